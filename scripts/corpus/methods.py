@@ -75,11 +75,23 @@ def books():
                   change(record=True), *full, drops(Packet(eth(), ip(4), tcp(sport=2000, flags="S")), "pending_full"),
                   sends(Packet(eth(), ip(4), tcp(sport=1000, flags="S")), b1, new=True))
     syn, ack = Packet(eth(), ip(4), tcp(flags="S")), Packet(eth(), ip(4), tcp())
-    book.case("residue_frozen", "residue.frozen", "residue_two",
-              "Between the steps of a change of several balancers no flow starts, and all others go on.",
-              sends(syn, b1, new=True), change(frozen=True), drops(syn, "in_transition"),
-              drops(Packet(eth(), ip(4), tcp(sport=2000, flags="S")), "in_transition"), sends(ack, b1),
-              sends(Packet(eth(), ip(4), tcp(flags="FA")), b1), change(frozen=False), sends(syn, b1, new=True))
+    for method in ("concury", "residue"):
+        book.case(f"{method}_frozen", f"{method}.frozen", f"{method}_two",
+                  "Between the steps of a change of several balancers no flow starts, and all others go on.",
+                  sends(syn, b1, new=True), change(frozen=True), drops(syn, "in_transition"),
+                  drops(Packet(eth(), ip(4), tcp(sport=2000, flags="S")), "in_transition"), sends(ack, b1),
+                  sends(Packet(eth(), ip(4), tcp(flags="FA")), b1), change(frozen=False), sends(syn, b1, new=True))
+    book.setup("concury_shared", [b1, b2], [service(VIP, 80, settings={"dcode_bits": 4})])
+    later = [sends(Packet(eth(), ip(4), tcp(sport=at, flags=flags)), b2, new=flags == "S")
+             for at in range(4000, 4064) for flags in ("S", "A")]
+    book.case("concury_shared", "concury.exact", "concury_shared",
+              "By the table of a fleet a draining backend keeps its flows, and all packets of others go elsewhere.",
+              sends(syn, b1, new=True), change(shared=["b2"], drains=["b1"]), sends(ack, b1), sends(syn, b1, new=True),
+              *later, sends(Packet(eth(), ip(4), tcp(flags="FA")), b1))
+    book.case("concury_shared_down", "concury.again", "concury_shared",
+              "One that is down keeps its flows, and gets no first packet, not even of these.",
+              sends(syn, b1, new=True), change(shared=["b2"], drains=["b1"]), change(down="b1"), sends(ack, b1),
+              sends(syn, b2, new=True), sends(ack, b2))
     book.setup("tracked_two", [b1, b2], [service(VIP, 80, method="tracked", backends=("b1", "b2"))])
     book.setup("tracked_one", [b1, b2], [service(VIP, 80, method="tracked")])
     syn, ack = Packet(eth(), ip(4), tcp(flags="S")), Packet(eth(), ip(4), tcp())

@@ -207,7 +207,7 @@ fn in_a_fleet(spec: &mut DemoSpec) -> anyhow::Result<()> {
             }
         }
         // Every balancer learns from the backends which connections there are, and all change pools in step.
-        "residue" => {
+        "concury" | "residue" => {
             spec.lab.agent = Some(AgentSpec::telling(&spec.balancer.weir));
             spec.balancer.tcp_lines += "states = \"agents\"\n";
             spec.balancer.udp_method = Some("jet".into());
@@ -216,7 +216,7 @@ fn in_a_fleet(spec: &mut DemoSpec) -> anyhow::Result<()> {
         "tracked" | "jet" => {}
         method => anyhow::bail!(
             "balancers of one fleet do not serve alike with {method} (docs/fleet.md): add --method cheetah, \
-             residue, tracked or jet"
+             concury, residue, tracked or jet"
         ),
     }
     // Nothing in a datagram tells another balancer where its flow lives.

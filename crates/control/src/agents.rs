@@ -6,6 +6,7 @@
 
 use crate::config::Agents;
 use crate::engine::{Command, Newcomer, Order, Said, Sender};
+use crate::tables::Shelf;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -27,8 +28,8 @@ use tracing::{info, warn};
 use weir_rpc::message::{self, Fault};
 use weir_rpc::tls::Identity;
 use weir_rpc::{
-    Balancer, BalancerServer, Collect, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, from_agent,
-    from_balancer,
+    Balancer, BalancerServer, Collect, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, TABLE_PART,
+    TableAsked, TablePart, Tables, TablesServer, from_agent, from_balancer,
 };
 
 /// Sessions at once; further callers are closed.
@@ -50,7 +51,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// Listens where `wanted` says, and goes on until it is dropped. What is in the way stands in `trouble`.
 pub async fn serve(
-    engine: Sender,
+    (engine, shelf): (Sender, Arc<Shelf>),
     mut wanted: watch::Receiver<Option<Agents>>,
     trouble: watch::Sender<Option<String>>,
 ) {
@@ -67,7 +68,8 @@ pub async fn serve(
             Ok((listener, tls)) => {
                 trouble.send_replace(None);
                 info!(address = %agents.listen, "listens for agents");
-                let served = Served { engine: engine.clone(), sessions: Arc::clone(&sessions) };
+                let (engine, shelf) = (engine.clone(), Arc::clone(&shelf));
+                let served = Served { engine, shelf, sessions: Arc::clone(&sessions) };
                 served.until_another(listener, tls, &agents, &mut wanted, &trouble).await;
             }
             Err(why) => {
@@ -144,6 +146,7 @@ impl AsyncWrite for LetIn {
 
 struct Served {
     engine: Sender,
+    shelf: Arc<Shelf>,
     sessions: Arc<AtomicU64>,
 }
 
@@ -170,6 +173,10 @@ impl Served {
             .initial_connection_window_size(WINDOW)
             .max_concurrent_streams(1)
             .add_service(service)
+            .add_service(TablesServer::new(Lending {
+                engine: self.engine.clone(),
+                shelf: self.shelf,
+            }))
             .serve_with_incoming(ReceiverStream::new(incoming));
         let server = tokio::spawn(server);
         let (callers, places) =
@@ -273,6 +280,45 @@ impl Balancer for Speaking {
             let _ = to.try_send(Err(ended));
         });
         Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+/// Tables for other balancers.
+struct Lending {
+    engine: Sender,
+    shelf: Arc<Shelf>,
+}
+
+#[tonic::async_trait]
+impl Tables for Lending {
+    type TableStream = ReceiverStream<Result<TablePart, Status>>;
+
+    async fn table(
+        &self,
+        request: Request<TableAsked>,
+    ) -> Result<Response<Self::TableStream>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Status::unauthenticated("there is no certificate"))?;
+        if !caller.identity.usage.server {
+            let name = &caller.identity.name;
+            let why = format!("the certificate of {name} is no balancer's, and asks for a table");
+            turn_away(&self.engine, caller.from, &why).await;
+            return Err(Status::permission_denied(why));
+        }
+        let TableAsked { service, digest } = request.into_inner();
+        let table = self.shelf.get(&service, &digest);
+        let table = table.ok_or_else(|| Status::not_found("this balancer has it not"))?;
+        let (to, parts) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            for part in table.chunks(TABLE_PART) {
+                let sent = to.send(Ok(TablePart { bytes: part.to_vec() }));
+                // Who does not read has no more of this process than what waits for it.
+                if !matches!(timeout(PATIENCE, sent).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(parts)))
     }
 }
 

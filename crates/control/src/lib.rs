@@ -19,6 +19,7 @@ pub mod process;
 pub mod run;
 pub mod snapshot;
 pub mod store;
+pub mod tables;
 
 #[cfg(test)]
 mod testnet;

@@ -80,11 +80,12 @@ pub async fn run(
                 });
                 engine.commands_go_to(own);
                 engine.hear_agents_by(where_agents, trouble);
+                let shelf = engine.shelf();
                 match engine.announce() {
                     Ok((keeper, wanted, reports)) => {
                         let announcing = tokio::spawn(keeper.run(wanted, reports));
                         let places = engine.places();
-                        let _ = opened.send((announcing, fleet, transitions, places));
+                        let _ = opened.send((announcing, fleet, transitions, (places, shelf)));
                         drop(opened);
                         engine.run(commands)
                     }
@@ -96,7 +97,7 @@ pub async fn run(
         let _ = ended.send(result);
     })?;
     let ready = tokio::task::spawn_blocking(move || ready.recv()).await?;
-    let Ok((announcing, fleet, mut transitions, places)) = ready else {
+    let Ok((announcing, fleet, mut transitions, (places, shelf))) = ready else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
@@ -115,7 +116,7 @@ pub async fn run(
     follow(sender.clone());
     tokio::spawn(metrics::serve(sender.clone(), metrics));
     tokio::spawn(discovery::run(sender.clone(), sought));
-    tokio::spawn(agents::serve(sender.clone(), agents_at, agents_trouble));
+    tokio::spawn(agents::serve((sender.clone(), shelf), agents_at, agents_trouble));
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -77,6 +77,11 @@ fn others() -> Vec<Number> {
     all.extend([
         // Whoever does not know it lets flows start, as before there was such a flag.
         (
+            "TABLE_EXACT",
+            Flags::EXACT.into(),
+            "whoever is on a reserved row and not pinned is placed again",
+        ),
+        (
             "TABLE_FROZEN",
             Flags::FROZEN.into(),
             "in a change of several balancers no flow may start",

@@ -26,6 +26,9 @@ pub struct Sign {
     /// Whether it can take part in a change of pools that all make in step.
     #[serde(default)]
     pub steps: bool,
+    /// Where other balancers get the tables of it that all are to have alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<String>,
     /// Why it does not follow a later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

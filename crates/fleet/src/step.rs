@@ -87,6 +87,13 @@ pub struct Step {
     /// Those that are to be; none with `Done`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub next: Pools,
+    /// Digests of the tables in force that all balancers have alike, of those services that have such; before
+    /// *commit*, as `pools`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, String>,
+    /// Those that are to be, from *commit* on; none with `Done`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub next_tables: BTreeMap<String, String>,
 }
 
 /// Tells steps apart: the term that one was begun in, and its number.
@@ -113,18 +120,30 @@ impl Step {
         next.or_else(|| self.pools.get(service))
     }
 
+    /// The digest of the table that all balancers have alike of a service, when it has come to a stage.
+    pub fn table_at(&self, stage: Stage, service: &str) -> Option<&String> {
+        let next = (stage >= Stage::Commit).then(|| self.next_tables.get(service)).flatten();
+        next.or_else(|| self.tables.get(service))
+    }
+
     /// The step one stage further.
     pub fn onward(&self) -> Self {
         match self.stage {
             Stage::Prepare => Self { stage: Stage::Freeze, ..self.clone() },
             Stage::Freeze => Self { stage: Stage::Collect, ..self.clone() },
             Stage::Collect => Self { stage: Stage::Commit, ..self.clone() },
-            Stage::Commit | Stage::Done => Self {
-                stage: Stage::Done,
-                pools: self.pools_at(Stage::Commit),
-                next: Pools::new(),
-                ..self.clone()
-            },
+            Stage::Commit | Stage::Done => {
+                let mut tables = self.tables.clone();
+                tables.extend(self.next_tables.clone());
+                Self {
+                    stage: Stage::Done,
+                    pools: self.pools_at(Stage::Commit),
+                    next: Pools::new(),
+                    tables,
+                    next_tables: BTreeMap::new(),
+                    ..self.clone()
+                }
+            }
         }
     }
 
@@ -138,7 +157,8 @@ impl Step {
                 share.down |= next.iter().any(|other| other.name == share.name && other.down);
             }
         }
-        Self { stage: Stage::Done, pools, next: Pools::new(), ..self.clone() }
+        let (next, next_tables) = (Pools::new(), BTreeMap::new());
+        Self { stage: Stage::Done, pools, next, next_tables, ..self.clone() }
     }
 
     /// Whether somebody is down in the next pools who was not before.
@@ -177,14 +197,26 @@ mod tests {
         let pools = Pools::from([("a".into(), vec![share("x", 1)]), ("b".into(), vec![])]);
         let next = Pools::from([("a".into(), vec![share("x", 2)])]);
         let (stage, both) = (Stage::Prepare, (pools.clone(), next.clone()));
-        let step =
-            Step { number: 7, begun: 2, term: 2, stage, change: 3, pools: both.0, next: both.1 };
+        let digests = |digest: &str| BTreeMap::from([("a".to_owned(), digest.to_owned())]);
+        let step = Step {
+            number: 7,
+            begun: 2,
+            term: 2,
+            stage,
+            change: 3,
+            pools: both.0,
+            next: both.1,
+            tables: digests("old"),
+            next_tables: BTreeMap::new(),
+        };
         let step = step.onward();
         assert_eq!((step.stage, &step.next), (Stage::Freeze, &next));
         let step = step.onward();
         assert_eq!((step.stage, &step.next), (Stage::Collect, &next));
         assert_eq!(step.pools_at(Stage::Freeze), pools);
-        let commit = step.onward();
+        let commit = Step { next_tables: digests("new"), ..step.onward() };
+        assert_eq!(commit.table_at(Stage::Collect, "a").map(String::as_str), Some("old"));
+        assert_eq!(commit.table_at(Stage::Commit, "a").map(String::as_str), Some("new"));
         assert_eq!((commit.stage, &commit.pools, &commit.next), (Stage::Commit, &pools, &next));
         assert_eq!(commit.pools_at(Stage::Commit)["a"], next["a"]);
         assert_eq!(commit.pools_at(Stage::Commit)["b"], pools["b"]);
@@ -194,7 +226,9 @@ mod tests {
             (Stage::Done, commit.pools_at(commit.stage))
         );
         assert!(done.next.is_empty() && done.onward() == done);
+        assert!(done.tables == digests("new") && done.next_tables.is_empty());
         let given_up = step.given_up();
+        assert_eq!(given_up.tables, digests("old"));
         assert_eq!((given_up.stage, given_up.pools_at(Stage::Done)), (Stage::Done, pools));
         assert!(!step.has_dead());
         let mut dead = step.clone();

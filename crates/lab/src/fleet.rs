@@ -129,7 +129,7 @@ impl Fleet {
     }
 
     /// Whether a fleet that says this of itself is one: with `cheetah` tables are alike as soon as all follow the
-    /// same, with `residue` when the last step is over; with others they also show what each balancer has seen.
+    /// same, with `concury` and `residue` when the last step is over; with others they also show what each balancer has seen.
     fn is_agreed(&self, status: &serde_json::Value) -> bool {
         // Of the services of TCP, where those of UDP have another method.
         let cares = |said: &serde_json::Value| {
@@ -144,7 +144,7 @@ impl Fleet {
         let learns = all.iter().any(|one| one["role"] != "away" && one["sign"]["steps"] != true);
         let behind =
             behind || learns && self.lab.spec().agent.as_ref().is_some_and(|agent| agent.tells);
-        let one = ["cheetah", "residue"].contains(&&self.balancers[0].spec().method[..]);
+        let one = ["cheetah", "concury", "residue"].contains(&&self.balancers[0].spec().method[..]);
         let over = status["step"]["stage"].as_str().is_none_or(|stage| stage == "done");
         status["reachable"] == true && !behind && over && (alike || !one)
     }

@@ -69,7 +69,10 @@ fn is_common(case: &Case) -> bool {
             Err(rejected) => apart.contains(&rejected.reason),
         });
         let told = step.reason.as_ref().is_some_and(|reason| told.contains(&&reason[..]));
-        let frozen = step.change.as_ref().is_some_and(|change| change.frozen.is_some());
+        let frozen = step
+            .change
+            .as_ref()
+            .is_some_and(|change| change.frozen.is_some() || change.shared.is_some());
         !apart && !told && !frozen && !step.returned && !step.spent && step.id.is_none()
     };
     case.needs.is_empty() && case.step.iter().all(step)

@@ -14,10 +14,12 @@ mod generated {
 
 pub use generated::balancer_client::BalancerClient;
 pub use generated::balancer_server::{Balancer, BalancerServer};
+pub use generated::tables_client::TablesClient;
+pub use generated::tables_server::{Tables, TablesServer};
 pub use generated::{
     Collect, Collected, Connection, Dump, DumpBegin, DumpEnd, Dumped, Endpoint, Endpoints, Event,
-    Events, FromAgent, FromBalancer, Hello, Kind, Load, Mark, Reached, Welcome, from_agent,
-    from_balancer,
+    Events, FromAgent, FromBalancer, Hello, Kind, Load, Mark, Reached, TableAsked, TablePart,
+    Welcome, from_agent, from_balancer,
 };
 
 /// The version of what is said: another one does not understand this one.
@@ -25,6 +27,9 @@ pub const PROTOCOL: u32 = 1;
 
 /// Bytes of a message that are taken; a longer one ends the session.
 pub const MOST_BYTES: usize = 1 << 18;
+
+/// Bytes of a table in one message.
+pub const TABLE_PART: usize = 1 << 16;
 
 /// Connections or events in one message, so that it stays below [`MOST_BYTES`]: each takes 40 bytes at most.
 pub const MOST_OF_A_MESSAGE: usize = 4096;

@@ -194,10 +194,13 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
-    params.extended_key_usages = vec![match role {
-        Role::Balancer => ExtendedKeyUsagePurpose::ServerAuth,
-        Role::Agent => ExtendedKeyUsagePurpose::ClientAuth,
-    }];
+    params.extended_key_usages = match role {
+        // Balancers of a fleet call each other.
+        Role::Balancer => {
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+        }
+        Role::Agent => vec![ExtendedKeyUsagePurpose::ClientAuth],
+    };
     let ends = validity(&mut params, *days);
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;

@@ -1,7 +1,8 @@
 //! TLS in which both sides show a certificate, and what a certificate says of its holder.
 //!
 //! The role stands in the certificate's *extended key usage*, which TLS itself holds both sides to: an agent's
-//! is for clients only, so with it nobody can pose as a balancer, and a balancer's is for servers only.
+//! is for clients only, so with it nobody can pose as a balancer. A balancer's is for servers, and for clients where
+//! it calls others of its fleet: what only balancers may ask for is given to certificates for servers alone.
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;

@@ -53,12 +53,12 @@ pub use memory::{
     SoftMemory, TrackedFlow, seen_tag,
 };
 pub use method::{
-    Answer, Armed, Build, Built, Drafts, Known, Method, Misfit, Needs, Phase, Publish,
+    Answer, Armed, Build, Built, Drafts, InFleet, Known, Method, Misfit, Needs, Phase, Publish,
     ServiceConfig, Setting, SettingError, Settings, is_prime, next_prime,
 };
 pub use methods::concury::{
-    BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, Pending, SECOND_TRIES,
-    SYN_SECONDS, State, dcode_bits_for,
+    BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, NoParcel, Parcel,
+    Pending, SECOND_TRIES, SYN_SECONDS, State, dcode_bits_for, digest_of,
 };
 pub use methods::tracked::{TABLE_SIZE, TrackedBuilder};
 pub use methods::{baseline, cheetah, jet, residue};
@@ -102,6 +102,14 @@ pub enum BuildError {
         members: usize,
         /// Dcodes that the table has.
         slots: usize,
+    },
+    /// A table of another balancer that is not for this service.
+    #[error("the table of the fleet has Dcodes of {found} bits, and this service {wanted}")]
+    Parcel {
+        /// Bits of its Dcodes.
+        found: u32,
+        /// Bits of those of the service; 0: its method has none.
+        wanted: u32,
     },
 }
 

@@ -14,6 +14,7 @@
 use crate::BuildError;
 use crate::decide::Decide;
 use crate::ids::BackendId;
+use crate::methods::concury::Parcel;
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
@@ -40,6 +41,17 @@ impl Needs {
     /// Nothing but the table.
     pub const NOTHING: Self =
         Self { states: false, first_datagrams: false, connections: false, timestamps: false };
+}
+
+/// What several balancers of the same addresses have to do when a pool changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InFleet {
+    /// Each changes its table by itself.
+    Alone,
+    /// They change their tables in step; each builds its own.
+    InStep,
+    /// They change their tables in step, and follow one that one of them has built.
+    Shared,
 }
 
 /// A number that a method can be configured with, or one of a few words.
@@ -265,6 +277,8 @@ pub trait Method {
     const SETTINGS: &'static [Setting] = &[];
     /// The data plane's connection table has every connection of the service, with its backend.
     const TRACKS_ALL: bool = false;
+    /// What several balancers of the same addresses have to do when a pool changes.
+    const IN_FLEET: InFleet = InFleet::Alone;
 
     /// What a row of its table is called: `Dcode 17`, `slot 4 of the Maglev table`.
     fn row_name(row: u32) -> String {
@@ -312,12 +326,14 @@ pub struct Built<K = StateKey> {
     /// goes on elsewhere must be reported anew, so once the table is published the caller takes
     /// these out of the "seen recently" filter.
     pub orphans: Vec<K>,
+    /// States that the table leads elsewhere, as it was built by another balancer that knew nothing of them.
+    pub astray: usize,
 }
 
 impl<K> Built<K> {
     /// A table that needs nothing beside it.
     pub fn alone(table: Image) -> Self {
-        Self { table: Arc::new(table), pinned: Vec::new(), orphans: Vec::new() }
+        Self { table: Arc::new(table), pinned: Vec::new(), orphans: Vec::new(), astray: 0 }
     }
 }
 
@@ -426,6 +442,21 @@ pub trait Build<K = StateKey>: Send {
     ) -> Result<Built<K>, BuildError> {
         let _ = armed;
         self.draft(generation, members, now)
+    }
+
+    /// As [`draft`](Self::draft), of a table that another balancer has built and all of a fleet follow
+    /// ([`InFleet::Shared`]).
+    ///
+    /// # Errors
+    /// [`BuildError::Parcel`] if it does not suit the settings, or the method has no such tables.
+    fn draft_of(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        parcel: &Parcel,
+    ) -> Result<Built<K>, BuildError> {
+        let _ = (generation, members);
+        Err(BuildError::Parcel { found: parcel.bits(), wanted: 0 })
     }
 
     /// The table drafted last is published: from now on packets follow it.

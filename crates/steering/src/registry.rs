@@ -3,7 +3,7 @@
 use crate::decide::{Decide, Decision, Question};
 use crate::memory::Memory;
 use crate::method::{
-    Build, Method, Misfit, Needs, Publish, ServiceConfig, Setting, Settings, decides,
+    Build, InFleet, Method, Misfit, Needs, Publish, ServiceConfig, Setting, Settings, decides,
 };
 use crate::methods::{baseline, cheetah, concury, jet, residue, tracked};
 use crate::shared::RawHeader;
@@ -27,6 +27,8 @@ pub struct MethodInfo {
     pub settings: &'static [Setting],
     /// Whether it can track every connection; see [`Method::TRACKS_ALL`].
     pub tracks_all: bool,
+    /// What balancers of a fleet have to do when a pool changes; see [`Method::IN_FLEET`].
+    pub in_fleet: InFleet,
     /// Version of its published tables' layout; 0 if it has none.
     pub layout: u16,
     /// Whether so many backends fit; see [`Method::fits`].
@@ -51,6 +53,7 @@ impl MethodInfo {
             needs: M::NEEDS,
             settings: M::SETTINGS,
             tracks_all: M::TRACKS_ALL,
+            in_fleet: M::IN_FLEET,
             layout,
             fits: M::fits,
             row_name: M::row_name,

@@ -47,6 +47,8 @@ impl Flags {
     /// A change of several balancers is between its steps: no flow may start, not even one that the table
     /// leads as it led a former one of the same key.
     pub const FROZEN: u32 = 64;
+    /// Every flow that lives on a reserved row is pinned: whoever is not is placed again, with each of its packets.
+    pub const EXACT: u32 = 128;
     /// New flows go to the backends of the table's list by turns.
     pub const TURNS: u32 = 1 << 16;
     /// New flows go to the less loaded of two.

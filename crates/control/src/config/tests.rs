@@ -741,7 +741,8 @@ fn a_store_is_where_etcd_is_and_its_services_are_those_that_several_can_serve() 
         Config::parse(&with(good), "f").unwrap_or_else(|error| panic!("{good}: {error}"));
     }
     for (bad, words) in [
-        ("", "method: each balancer builds concury's tables"),
+        ("", "states: each balancer sees the connections that come by it"),
+        ("protocol = \"udp\"", "no agent tells of flows without connections"),
         ("method = \"residue\"", "states: each balancer sees the connections that come by it"),
         ("method = \"cheetah-stateful\"", "places in one balancer's memory"),
         ("method = \"cheetah\"", "answers: answers pass one balancer"),

@@ -207,6 +207,8 @@ pub(super) struct Agents {
     trouble: Option<watch::Receiver<Option<String>>>,
     /// When its own certificate ends.
     own_ends: Option<i64>,
+    /// By which others call this balancer, by its certificate.
+    own_host: Option<String>,
 }
 
 /// An agent, as `weir status` shows it.
@@ -331,10 +333,19 @@ impl<P: Plane> Engine<P> {
     pub(super) fn tell_listener(&mut self) {
         let wanted = self.config.agents.clone();
         let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
-        self.agents.own_ends = own.map(|own| own.ends);
+        self.agents.own_ends = own.as_ref().map(|own| own.ends);
+        self.agents.own_host = own.and_then(|own| {
+            let address = own.addresses.first().map(ToString::to_string);
+            address.or_else(|| own.hosts.first().cloned())
+        });
         if let Some(listener) = &self.agents.listener {
             listener.send_replace(wanted);
         }
+    }
+
+    /// By which others call this balancer where it listens at all addresses.
+    pub(super) fn own_host(&self) -> Option<&str> {
+        self.agents.own_host.as_deref()
     }
 
     /// Whether packets are not to be taken yet: nothing is known of connections that there may be, and agents

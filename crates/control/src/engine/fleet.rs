@@ -16,6 +16,7 @@ use super::history::{Apply, Beside};
 use super::places::Salts;
 use super::reload::How;
 use super::service::ServiceRuntime;
+use super::shared::Fetching;
 use super::step::Stepping;
 use super::{Engine, EngineError, Sender};
 use crate::config::{Backend, Config, Service, Source};
@@ -62,6 +63,8 @@ pub enum FleetNews {
     Step(Option<Box<Step>>, i64),
     /// Who lives, who leads, or how far somebody is in a step, is another than before.
     Others,
+    /// Another balancer has given the table of this service, with this digest, or nobody has, and why.
+    Table(String, String, Result<Vec<u8>, String>),
     /// What has become of a step that this balancer has written as the leader.
     Stepped(Result<(), FleetError>),
     /// What has become of a change that this balancer has proposed.
@@ -116,6 +119,8 @@ pub(super) struct Fleet {
     digests: HashMap<ServiceId, (u64, String)>,
     /// Changes of pools that all make in step.
     pub(super) stepping: Stepping,
+    /// Tables that all have alike, on their way here.
+    pub(super) fetching: Fetching,
     /// Configurations that have come during a step, which is of the one before.
     held: VecDeque<FleetNews>,
 }
@@ -248,6 +253,7 @@ impl Fleet {
             ends: None,
             digests: HashMap::new(),
             stepping,
+            fetching: Fetching::default(),
             held: VecDeque::new(),
         }
     }
@@ -729,6 +735,7 @@ impl<P: Plane> Engine<P> {
         match news {
             FleetNews::Step(step, at) => return self.store_has_step(step, at),
             FleetNews::Others => return self.fleet_moves(),
+            FleetNews::Table(service, digest, got) => return self.table_came(service, digest, got),
             FleetNews::Stepped(result) => return self.step_written(result),
             later @ (FleetNews::Config(..) | FleetNews::Proposed(_, Ok(_))) if in_step => {
                 if let Some(fleet) = &mut self.fleet {

@@ -33,6 +33,7 @@ mod prefixes;
 mod reload;
 mod sample;
 mod service;
+mod shared;
 mod shares;
 mod slots;
 mod snapshot;
@@ -77,6 +78,7 @@ use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
 use crate::process::{Process, Supervisor};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
+use crate::tables::Shelf;
 use document::Document;
 use reload::How;
 use schemars::JsonSchema;
@@ -362,6 +364,8 @@ pub struct Engine<P: Plane = LivePlane> {
     history: History,
     /// The other balancers, if there may be any.
     fleet: Option<fleet::Fleet>,
+    /// Tables that all balancers have alike, for the others.
+    shelf: Arc<Shelf>,
     /// Tables are made by the pools of a step.
     commits: Option<step::Commit>,
     /// Where the number of the last change goes once what is asked for just now is done.
@@ -670,6 +674,7 @@ impl<P: Plane> Engine<P> {
             announcer: None,
             history: History::open(run_dir),
             fleet,
+            shelf: Arc::default(),
             commits: None,
             asking: None,
             who: Who::nobody("start"),

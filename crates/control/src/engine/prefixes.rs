@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 use weir_hash::{HashKey, Key};
-use weir_steering::{Armed, BackendId, Build, BuildError, Built, Known, Member, StateKey};
+use weir_steering::{Armed, BackendId, Build, BuildError, Built, Known, Member, Parcel, StateKey};
 
 /// What the prefix of a key is found by: sources of one IPv4 /24, or of one IPv6 /56, have one number.
 pub(super) fn number_of(key: &StateKey) -> u64 {
@@ -158,6 +158,19 @@ impl Counted {
     ) -> Result<Built, BuildError> {
         self.discard_draft()?;
         let built = self.build.draft_beside(generation, members, now, armed)?;
+        self.fewer(&built.orphans);
+        self.orphans.clone_from(&built.orphans);
+        Ok(built)
+    }
+
+    pub fn draft_of(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        parcel: &Parcel,
+    ) -> Result<Built, BuildError> {
+        self.discard_draft()?;
+        let built = self.build.draft_of(generation, members, parcel)?;
         self.fewer(&built.orphans);
         self.orphans.clone_from(&built.orphans);
         Ok(built)

@@ -8,6 +8,7 @@ use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::places::{Salt, Salts};
 use super::prefixes::Counted;
+use super::shared::Base;
 use super::shares::Rising;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
@@ -178,6 +179,12 @@ pub(super) struct ServiceRuntime {
     pub stepped: bool,
     /// What agents have said in a step that has begun at their backends.
     pub collected: HashMap<StateKey, BackendId>,
+    /// The table of the fleet that packets follow, and the one that they are to follow next, where all balancers have
+    /// the same.
+    pub base: Option<Base>,
+    pub next_base: Option<Base>,
+    /// A table is built for all.
+    pub to_be_shared: bool,
 }
 
 impl ServiceRuntime {
@@ -277,6 +284,9 @@ impl ServiceRuntime {
             dead_here: BTreeSet::new(),
             stepped: false,
             collected: HashMap::new(),
+            base: None,
+            next_base: None,
+            to_be_shared: false,
         };
         runtime.set_young(limits);
         Ok((runtime, records))
@@ -658,16 +668,37 @@ impl ServiceRuntime {
         let generation = self.generation + 1;
         let number = self.number;
         let servers = self.servers.clone();
+        let follows = self.agreed.is_some() && self.is_shared() && !self.to_be_shared;
+        let base = self.next_base.as_ref().or(self.base.as_ref());
+        let parcel = base.filter(|_| follows).map(|base| Arc::clone(&base.parcel));
+        if follows && parcel.is_none() {
+            return Err(EngineError::Conflict("the table of the fleet is not here yet".into()));
+        }
         let (builder, tracked) = self.next_builder(now)?;
         if let Some(servers) = &servers {
             builder.number_servers(servers);
         }
-        let mut built = builder.draft_beside(generation, &members, now, armed)?;
+        let mut built = match parcel {
+            Some(parcel) => builder.draft_of(generation, &members, &parcel)?,
+            None => builder.draft_beside(generation, &members, now, armed)?,
+        };
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
         }
         let left = before - built.pinned.len();
+        if built.astray > 0 {
+            let (service, astray) = (&self.configured.name, built.astray);
+            warn!(
+                service,
+                astray, "the table of the fleet leads connections astray that it was built without"
+            );
+        }
+        if left > 0 {
+            // Then a flow that is not pinned may be one that lives there.
+            let flags = built.table.header().flags();
+            built.table.set_flags(flags.with(Flags::EXACT, false));
+        }
         self.unpinned = (left, now);
         if left > 0 {
             let service = &self.configured.name;
@@ -681,6 +712,7 @@ impl ServiceRuntime {
     /// The table built last is published. Returns states that have no backend any more.
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
+        self.base = self.next_base.take().or(self.base.take());
         match self.turned(now) {
             Ok(true) => {}
             Ok(false) => {

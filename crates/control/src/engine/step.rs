@@ -10,13 +10,13 @@ use super::service::ServiceRuntime;
 use super::{Command, Engine, PlaneResult, tolerate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use weir_fleet::{Ack, Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
 use weir_plane::Plane;
-use weir_steering::{MethodId, Role, ServiceId};
+use weir_steering::{InFleet, Role, ServiceId};
 
 /// No packet takes longer from a balancer to a backend.
 const FLIGHT: Duration = Duration::from_millis(5);
@@ -30,6 +30,8 @@ const PREPARE_PATIENCE: Duration = Duration::from_millis(300);
 /// The same of *commit*, in which some follow the next pools already: who does not come so far is left behind then, as
 /// no new flow starts anywhere meanwhile.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
+/// A table that all are to follow and nobody has, as its builder has died, is built anew after so long.
+const LOST: Duration = Duration::from_secs(1);
 /// For so long flows are kept from starting while the store does not answer.
 const ALONE_PATIENCE: Duration = Duration::from_secs(3);
 /// Of a backend that is down by a balancer's own checks the fleet says so sooner, if it does.
@@ -214,7 +216,7 @@ fn missing(report: &Report, step: &Step) -> Vec<String> {
 impl<P: Plane> Engine<P> {
     /// Whether a service's pool changes in step with the other balancers.
     pub(super) fn is_in_step(&self, service: &ServiceRuntime) -> bool {
-        self.fleet.is_some() && service.configured.method.id() == MethodId::Residue
+        self.fleet.is_some() && service.changes_in_step()
     }
 
     /// Whether a service waits for a step: its table is not made anew before.
@@ -234,14 +236,16 @@ impl<P: Plane> Engine<P> {
         }
         let (step, kept) = (fleet.stepping.step.clone(), fleet.stepping.kept.clone());
         let latest = |name: &str| step.as_ref().and_then(|step| step.pool_at(step.stage, name));
+        let table = |name: &str| step.as_ref().and_then(|step| step.table_at(step.stage, name));
         let learning = self.is_learning();
         let mut ready = Vec::new();
         for &number in numbers {
-            let Some(name) = self.names.get(&number) else { continue };
+            let Some(name) = self.names.get(&number).cloned() else { continue };
+            let name = name.as_str();
             let Some(service) = self.services.get_mut(name) else { continue };
-            if service.configured.method.id() != MethodId::Residue {
-                // It was, maybe.
-                service.agreed = None;
+            if !service.changes_in_step() {
+                // It did, maybe.
+                (service.agreed, service.base, service.next_base) = (None, None, None);
                 ready.push(number);
                 continue;
             }
@@ -251,8 +255,14 @@ impl<P: Plane> Engine<P> {
                 service.agreed = latest(name).cloned();
             } else if service.agreed.is_none() {
                 service.agreed = kept.get(name).cloned();
+                service.base_of_published(&self.shelf);
             }
-            if fresh && service.agreed.is_some() {
+            let (agreed, shared) = (service.agreed.is_some(), service.is_shared());
+            let here = match table(name).filter(|_| fresh && agreed && shared) {
+                Some(digest) => self.table_is_here(name, digest),
+                None => !shared,
+            };
+            if fresh && agreed && here {
                 ready.push(number);
             }
         }
@@ -262,7 +272,15 @@ impl<P: Plane> Engine<P> {
     /// Whether a balancer that has just come has to wait before it takes packets.
     pub(super) fn waits_for_step(&self) -> bool {
         let in_step = self.services.values().any(|service| self.is_in_step(service));
-        in_step && self.fleet.as_ref().is_some_and(|fleet| !fleet.stepping.is_over())
+        let of = |fleet: &super::fleet::Fleet| {
+            let step = fleet.stepping.step.as_ref();
+            let lacks = |(name, digest): (&String, &String)| {
+                let service = self.services.get(name).filter(|service| service.is_shared());
+                service.is_some_and(|service| service.lacks(digest))
+            };
+            !fleet.stepping.is_over() || step.is_some_and(|step| step.tables.iter().any(lacks))
+        };
+        in_step && self.fleet.as_ref().is_some_and(of)
     }
 
     /// Before packets are taken in the midst of a step, which was waited for as long as may be.
@@ -304,6 +322,17 @@ impl<P: Plane> Engine<P> {
             }),
         };
         if stepping.step != step {
+            // The table that was to be followed is lost, and another one takes its place.
+            let tables = |step: &Option<Arc<Step>>| {
+                step.as_ref().map(|step| (step.id(), step.stage, step.next_tables.clone()))
+            };
+            let (before, now) = (tables(&stepping.step), tables(&step));
+            if let (Some((id, Stage::Commit, was)), Some((same, Stage::Commit, is))) = (before, now)
+                && id == same
+                && was != is
+            {
+                (stepping.committed, stepping.acked) = (None, Some((id, Stage::Collect)));
+            }
             (stepping.step, stepping.since, stepping.over) = (step, Instant::now(), None);
         }
     }
@@ -377,7 +406,8 @@ impl<P: Plane> Engine<P> {
         // Every turn comes here, and hardly ever is anybody down.
         let concerns = |service: &&mut ServiceRuntime| {
             let down = || service.pool.iter().any(|member| !member.up);
-            service.agreed.is_some() && (!service.dead_here.is_empty() || down())
+            let can = !service.is_shared() || service.base.is_some();
+            can && service.agreed.is_some() && (!service.dead_here.is_empty() || down())
         };
         for service in self.services.values_mut().filter(concerns) {
             let agreed = service.agreed.iter().flatten().filter(|share| share.down);
@@ -467,7 +497,9 @@ impl<P: Plane> Engine<P> {
                 }
             }
             Stage::Done => {
-                if self.has_made_up(&step) && self.has_thawed(&step) {
+                // A table that nobody has any more is for the next step to replace, which the leader begins.
+                let lost = self.has_lost_table();
+                if (self.has_made_up(&step) || lost) && self.has_thawed(&step) {
                     self.step_is_over(&step);
                 }
             }
@@ -480,15 +512,35 @@ impl<P: Plane> Engine<P> {
         let now = Instant::now();
         let is_behind = |(name, pool): &(&String, &Vec<Share>)| {
             self.services.get(*name).is_some_and(|service| {
+                let table = service.is_shared().then(|| step.tables.get(*name));
                 self.is_in_step(service)
+                    // One without a table gets its first by this step.
+                    && table != Some(None)
                     && (service.agreed.as_ref() != Some(*pool)
                         || service.is_left(now)
-                        || service.builder.published().is_none())
+                        || service.builder.published().is_none()
+                        || table.flatten().is_some_and(|digest| service.lacks(digest)))
             })
         };
         let behind = step.pools.iter().filter(is_behind);
-        let behind: Pools = behind.map(|(name, pool)| (name.clone(), pool.clone())).collect();
+        let mut behind: Pools = behind.map(|(name, pool)| (name.clone(), pool.clone())).collect();
+        if step.stage < Stage::Commit {
+            // They get another one soon, and this one may be lost.
+            let all = behind.keys().filter(|name| step.next.contains_key(*name)).cloned();
+            for name in all.collect::<Vec<_>>() {
+                let digest = step.tables.get(&name);
+                if digest.is_some_and(|digest| !self.table_is_here(&name, digest)) {
+                    behind.remove(&name);
+                }
+            }
+        }
         behind.is_empty() || self.has_committed(step, &behind)
+    }
+
+    /// Whether this balancer leads, and a table that is in force has not come for so long that nobody has it.
+    fn has_lost_table(&self) -> bool {
+        let Some(fleet) = &self.fleet else { return false };
+        fleet.leads().0 && fleet.fetching.lacks_for().is_some_and(|lacks| lacks >= LOST)
     }
 
     /// Whether this balancer could take part in a step.
@@ -599,7 +651,7 @@ impl<P: Plane> Engine<P> {
         if stepping.waits() {
             return false;
         }
-        if !self.has_collected_for(step, pools) {
+        if !self.has_collected_for(step, pools) || !self.tables_are_here(step, step.stage, pools) {
             return false;
         }
         let services = self.in_step(Some(pools));
@@ -701,9 +753,21 @@ impl<P: Plane> Engine<P> {
             None => self.begin_step(step.as_deref(), term),
             Some(step) => {
                 let missing = fleet.with_report(|report| missing(report, step));
+                if missing.is_empty() && step.stage == Stage::Collect {
+                    return self.lead_to_commit(step, term);
+                }
                 if missing.is_empty() {
                     let next = Step { term, ..step.onward() };
                     return self.write_step(next);
+                }
+                let lost = fleet.fetching.lacks_for().is_some_and(|lacks| lacks >= LOST);
+                if step.stage == Stage::Commit && lost {
+                    warn!(
+                        step = step.number,
+                        "the table of who has led before is lost, and built anew"
+                    );
+                    fleet.fetching.found();
+                    return self.lead_to_commit(step, term);
                 }
                 let patience = match step.stage {
                     Stage::Prepare => PREPARE_PATIENCE,
@@ -733,10 +797,29 @@ impl<P: Plane> Engine<P> {
                 fleet.stepping.pause();
                 // With all that have died meanwhile.
                 let mut last = Step { term, ..Step::clone(step) };
-                last.next.extend(self.wanted_pools(&step.pools));
+                last.next.extend(self.wanted_pools(&step.pools, &step.tables));
                 self.write_step(last.given_up());
             }
         }
+    }
+
+    /// Everybody knows what there is: all may follow the next pools, by tables that are built now where all have the
+    /// same.
+    fn lead_to_commit(&mut self, step: &Step, term: u64) {
+        let next = match self.build_for_all(step) {
+            Ok(next_tables) => Step { term, stage: Stage::Commit, next_tables, ..step.clone() },
+            Err(error) => {
+                warn!(step = step.number, %error, "given up: no table can be built");
+                let Some(stepping) = self.stepping() else { return };
+                stepping.why = Some(format!("a change of pools in step is not made: {error}"));
+                stepping.pause();
+                if step.stage == Stage::Commit {
+                    return;
+                }
+                Step { term, ..step.given_up() }
+            }
+        };
+        self.write_step(next);
     }
 
     /// Begins a step, if pools are other than they were in the last one.
@@ -764,7 +847,8 @@ impl<P: Plane> Engine<P> {
         });
         let empty = Pools::new();
         let before = last.map_or(&empty, |last| &last.pools);
-        let next = self.wanted_pools(before);
+        let tables = last.map_or_else(BTreeMap::new, |last| last.tables.clone());
+        let next = self.wanted_pools(before, &tables);
         let Some(fleet) = &mut self.fleet else { return };
         if next.is_empty() {
             fleet.stepping.why = None;
@@ -781,7 +865,10 @@ impl<P: Plane> Engine<P> {
         let pools = before.iter().filter(stays).map(|(name, pool)| (name.clone(), pool.clone()));
         let number = last.map_or(0, |last| last.number).max(highest) + 1;
         let (stage, pools) = (Stage::Prepare, pools.collect());
-        let step = Step { number, begun: term, term, stage, change, pools, next };
+        let tables = tables.into_iter().filter(|(name, _)| self.has_shared(name)).collect();
+        let next_tables = BTreeMap::new();
+        let step =
+            Step { number, begun: term, term, stage, change, pools, next, tables, next_tables };
         // Who is dead is not waited with.
         match step.has_dead() {
             false if waits || !behind.is_empty() => {}
@@ -791,20 +878,22 @@ impl<P: Plane> Engine<P> {
     }
 
     /// The pools as they are to be, of those services where that is another than before.
-    fn wanted_pools(&mut self, before: &Pools) -> Pools {
+    fn wanted_pools(&mut self, before: &Pools, tables: &BTreeMap<String, String>) -> Pools {
         let mut next = Pools::new();
         for (name, service) in &mut self.services {
-            if service.configured.method.id() != MethodId::Residue {
+            if !service.changes_in_step() {
                 continue;
             }
             let now = Instant::now();
             let trouble = service.trouble.as_ref().is_some_and(|trouble| trouble.again <= now);
-            if !service.dirty && !trouble && before.contains_key(name) {
+            let table = tables.get(name);
+            let lost = service.is_shared() && table.is_none_or(|digest| service.lacks(digest));
+            if !service.dirty && !trouble && !lost && before.contains_key(name) {
                 continue;
             }
             let shares = shares_of(service);
             let another =
-                service.turn.is_some() || service.builder.published().is_none() || trouble;
+                service.turn.is_some() || service.builder.published().is_none() || trouble || lost;
             if before.get(name) == Some(&shares) && !another {
                 service.dirty = false;
                 continue;
@@ -812,6 +901,11 @@ impl<P: Plane> Engine<P> {
             next.insert(name.clone(), shares);
         }
         next
+    }
+
+    /// Whether there is a service of this name whose table all have alike.
+    fn has_shared(&self, name: &str) -> bool {
+        self.services.get(name).is_some_and(ServiceRuntime::is_shared)
     }
 
     fn write_step(&mut self, step: Step) {
@@ -855,11 +949,18 @@ impl<P: Plane> Engine<P> {
 
     /// What is in the way of changes.
     pub(super) fn step_warning(&self) -> Option<String> {
-        self.fleet.as_ref()?.stepping.why.clone()
+        let fleet = self.fleet.as_ref()?;
+        let table = || fleet.fetching.why().map(str::to_owned);
+        fleet.stepping.why.clone().or_else(table)
     }
 }
 
 impl ServiceRuntime {
+    /// Whether balancers of a fleet change its pool in step.
+    pub fn changes_in_step(&self) -> bool {
+        self.configured.method.id().info().in_fleet != InFleet::Alone
+    }
+
     /// Whether something of its last table is left undone, and it is time to try that again.
     fn is_left(&self, now: Instant) -> bool {
         let trouble = self.agreed.as_ref().and(self.trouble.as_ref());

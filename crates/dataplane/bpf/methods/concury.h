@@ -38,6 +38,18 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 	if (known) {
 		backend = *known; /* rule: concury.pending */
 		note = 0;
+	} else if (starts(q) && flags & TABLE_FROZEN) {
+		q->reason = REASON_IN_TRANSITION; /* rule: concury.frozen */
+		return NO_BACKEND;
+	} else if (entry & SLOT_RESERVED && flags & TABLE_EXACT) {
+		/* Every packet of a flow that is not pinned is placed alike, here and at every balancer with
+		 * this table. One that is pinned would find its pin again: where that is not to be, it is noted. */
+		known = bpf_map_lookup_elem(&pinned, &state);
+		note |= known && starts(q) && is_down(*known);
+		if (known && !(starts(q) && is_down(*known)))
+			backend = *known; /* rule: concury.exact */
+		else
+			backend = place_again(table - tables, q->hash);
 	} else if (starts(q) && (entry & SLOT_RESERVED || takes_none(flags, backend))) {
 		known = bpf_map_lookup_elem(&pinned, &state);
 		if (known) {

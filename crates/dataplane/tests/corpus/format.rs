@@ -219,6 +219,10 @@ pub struct Change {
     pub frozen: Option<bool>,
     /// Of the first service.
     pub pool: Option<Vec<String>>,
+    /// The same, by a table that another balancer has built, which knows all flows that have begun; with `drains`.
+    pub shared: Option<Vec<String>>,
+    /// Backends that keep their flows and get no new ones.
+    pub drains: Vec<String>,
     /// Of the clock by which connections grow old.
     pub seconds: Option<u32>,
 }

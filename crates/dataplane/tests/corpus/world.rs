@@ -24,8 +24,8 @@ use weir_plane::{
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
-    BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, SoftMemory,
-    cheetah,
+    BackendId, Build, Member, MethodId, Parcel, Role, ServiceConfig, ServiceId, ServiceState,
+    Settings, SoftMemory, cheetah,
 };
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{Protocol, Reason, map_address};
@@ -344,6 +344,44 @@ impl<'a> World<'a> {
         }
     }
 
+    /// As a balancer of a fleet does: the table is one that another has built.
+    fn publish_shared(&mut self, pool: &[String], drains: &[String]) {
+        self.generation += 1;
+        let events: Vec<_> = self.oracle.memory.events.clone();
+        let (number, Some(builder)) = &mut self.services[0] else { return };
+        for event in events {
+            builder.start(event.state.key, event.backend, 0).expect("there is room");
+        }
+        let member = |(name, role): (&String, Role)| Member {
+            backend: self.numbers[name.as_str()],
+            name: name.clone(),
+            weight: 1,
+            role,
+        };
+        let serving = pool.iter().map(|name| (name, Role::Serving));
+        let members: Vec<Member> =
+            serving.chain(drains.iter().map(|name| (name, Role::Draining))).map(member).collect();
+        let built = builder.draft(self.generation, &members, 0).expect("it can be built").table;
+        builder.discard_draft().expect("nothing has changed");
+        let name_of = |id| members.iter().find(|one| one.backend == id).map(|one| one.name.clone());
+        let parcel = Parcel::of(&built, name_of).expect("all have names");
+        let built = builder.draft_of(self.generation, &members, &parcel).expect("it fits");
+        builder.publish_draft();
+        let pins: Vec<_> = built
+            .pinned
+            .iter()
+            .map(|(key, id)| (ServiceState { service: *number, key: *key }, *id))
+            .collect();
+        self.kernel.live.pin(&pins).expect("there is room");
+        let flags = built.table.header().flags();
+        self.kernel.live.show(*number, &built.table, flags).expect("there is room");
+        self.kernel.live.kernel.retire(*number);
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.memory.pinned.extend(pins.iter().copied());
+            soft.show(*number, &built.table, flags).expect("there is room");
+        }
+    }
+
     fn publish(&mut self, at: usize, pool: &[&str]) {
         self.generation += 1;
         let (number, Some(builder)) = &mut self.services[at] else { return };
@@ -419,6 +457,9 @@ impl<'a> World<'a> {
         if let Some(pool) = &change.pool {
             let pool: Vec<&str> = pool.iter().map(String::as_str).collect();
             self.publish(0, &pool);
+        }
+        if let Some(pool) = &change.shared {
+            self.publish_shared(pool, &change.drains);
         }
         if let Some(seconds) = change.seconds {
             let now = self.kernel.live.kernel.clock() + seconds;

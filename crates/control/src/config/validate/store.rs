@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use toml::Spanned;
 use weir_fleet::{StoreConfig, TlsFiles};
-use weir_steering::MethodId;
 use weir_steering::cheetah::answered_by_backends;
 use weir_steering::jet::PLACEMENT;
+use weir_steering::{InFleet, MethodId};
 
 use super::super::error::Problems;
 use super::super::{Protocol, States, resolve, written};
@@ -176,23 +176,21 @@ fn absolute(given: &Spanned<String>, name: &str, scope: &mut Scope<'_, '_>) -> O
     None
 }
 
+/// Whether balancers of a fleet have to change its pools in step.
+fn in_step(method: MethodId) -> bool {
+    method.info().in_fleet != InFleet::Alone
+}
+
 /// Why several balancers cannot serve a service alike, and what they could.
 fn alone(service: &Service) -> Option<(&'static str, &'static str, &'static str)> {
-    let cookies = "take method = \"cheetah\" with answers = \"backend\"";
     let settings = service.method.settings();
     Some(match service.method.id() {
-        MethodId::Concury => (
+        method if in_step(method) && service.protocol != Protocol::Tcp => (
             "method",
-            "each balancer builds concury's tables of the connections that it knows, so that another one \
-             leads them elsewhere",
-            cookies,
-        ),
-        MethodId::Residue if service.protocol != Protocol::Tcp => (
-            "method",
-            "no agent tells of flows without connections, so that each balancer has exceptions of its own",
+            "no agent tells of flows without connections, so that no balancer can know those of the others",
             "take \"jet\", \"tracked\" or \"cheetah\" for it",
         ),
-        MethodId::Residue if service.states != Some(States::Agents) => (
+        method if in_step(method) && service.states != Some(States::Agents) => (
             "states",
             "each balancer sees the connections that come by it, and a change of the pool has to know all",
             "set states = \"agents\", with weir agent on the backends",

@@ -114,6 +114,7 @@ impl<P: Plane> Engine<P> {
             announced: announced.0,
             drained: announced.1,
             steps: fleet.is_followed() && !self.settles() && !self.is_learning(),
+            tables: self.tables_at(),
             trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
         }
     }
@@ -221,6 +222,10 @@ pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> S
         // Exceptions are what each has been told of.
         Image::Residue(table) => {
             table.body().rows().iter().for_each(|row| name_of(*row & SLOT_BACKEND));
+        }
+        Image::Concury(table) => {
+            table.body().slots().iter().for_each(|slot| name_of(*slot));
+            hash.update(table.body().codes().bytes());
         }
         // Not of a fleet.
         image => hash.update(&image.header().digest.to_le_bytes()),

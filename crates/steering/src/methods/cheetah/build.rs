@@ -114,7 +114,7 @@ where
         let table = Table::new(header, Body(Cookies::new(method, servers)));
         let image = Arc::new(Image::from(table));
         self.draft = Some((image.clone(), all));
-        Ok(Built { table: image, pinned: Vec::new(), orphans: Vec::new() })
+        Ok(Built { table: image, pinned: Vec::new(), orphans: Vec::new(), astray: 0 })
     }
 
     fn publish_draft(&mut self) {

@@ -1,7 +1,9 @@
 //! The build face of Concury: the states of one service, and tables made of them.
 
+use super::codec::Codec;
 use super::config::ConcuryConfig;
 use super::dip_array;
+use super::parcel::Parcel;
 use super::states::States;
 use super::table::Body;
 use crate::BuildError;
@@ -65,11 +67,13 @@ pub struct BuildReport<K = StateKey> {
     /// goes on elsewhere must be reported anew, so once the table is published the caller takes
     /// these out of the "seen recently" filter.
     pub orphans: Vec<K>,
+    /// States that the table leads elsewhere: of those, another balancer that built it knew nothing.
+    pub astray: usize,
 }
 
 impl<K> Default for BuildReport<K> {
     fn default() -> Self {
-        Self { pinned: Vec::new(), recoded: 0, orphans: Vec::new() }
+        Self { pinned: Vec::new(), recoded: 0, orphans: Vec::new(), astray: 0 }
     }
 }
 
@@ -436,6 +440,77 @@ impl<K: Key> Concury<K> {
         Ok((image, report))
     }
 
+    /// As [`draft`](Self::draft), of a table that another balancer has built, with the Dcodes of those reserved that
+    /// take no new flows. All states on these are pinned, and the table says so ([`Flags::EXACT`]): a new flow there
+    /// goes the same way at every balancer.
+    ///
+    /// # Errors
+    /// [`BuildError::Parcel`] if it does not suit the settings; nothing has changed then.
+    pub fn draft_of(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        parcel: &Parcel,
+    ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
+        self.discard_draft()?;
+        let (found, wanted) = (parcel.bits(), self.config.bits);
+        if found != wanted || self.config.codec != Codec::Othello {
+            return Err(BuildError::Parcel { found, wanted });
+        }
+        let places: HashMap<&str, (BackendId, bool)> = members
+            .iter()
+            .map(|m| (m.name.as_str(), (m.backend, m.effective_weight() > 0)))
+            .collect();
+        let body = parcel.body(|name| places.get(name).copied(), fallback(members));
+        let mut report = BuildReport::default();
+        let orphans = self.follow(&body, parcel.key(), members, &mut report);
+        let flags = Flags::EXACT
+            | if self.config.client_affinity { Flags::CLIENT } else { 0 }
+            | if self.config.mark && !self.config.udp { Flags::MARK } else { 0 };
+        let header = Header::new(*parcel.key(), Flags(flags), generation, self.states.len() as u64);
+        let image = Arc::new(Image::from(Table::new(header, body)));
+        self.draft = Some(Draft { image: image.clone(), orphans });
+        Ok((image, report))
+    }
+
+    /// Gives each state the Dcode that it has by this table, and notes those to be pinned. Takes out, and returns, the
+    /// states whose backend is no member.
+    fn follow(
+        &mut self,
+        body: &Body,
+        hash_key: &HashKey,
+        members: &[Member],
+        report: &mut BuildReport<K>,
+    ) -> Vec<(K, State)> {
+        let there: HashSet<BackendId> = members.iter().map(|member| member.backend).collect();
+        let (mut orphans, mut pinned) = (Vec::new(), Vec::new());
+        let tables = self.tables;
+        let (keys, states) = self.states.entries_mut();
+        for (key, state) in keys.iter().zip(states) {
+            if !there.contains(&state.backend) {
+                orphans.push((*key, *state));
+                continue;
+            }
+            let code = body.code(key.hash(hash_key));
+            let entry = body.slot(code.into());
+            let leads = BackendId::of_slot(entry) == Some(state.backend);
+            (state.code, state.coded) = (if leads { code as u16 } else { NO_CODE }, tables);
+            if entry & SLOT_RESERVED != 0 && state.phase != Phase::Closing {
+                pinned.push((state.born, *key, state.backend));
+            } else if !leads {
+                report.astray += 1;
+            }
+        }
+        for (key, state) in &orphans {
+            self.states.remove(key);
+            self.count(state.backend, false);
+            report.orphans.push(*key);
+        }
+        pinned.sort_by_key(|(born, ..)| std::cmp::Reverse(*born));
+        report.pinned = pinned.into_iter().map(|(_, key, backend)| (key, backend)).collect();
+        orphans
+    }
+
     /// Whether packets of a flow that is pending at `backend` would go there by the published
     /// table alone, so that the pending entry can go.
     pub fn agrees(&self, key: &K, backend: BackendId) -> bool {
@@ -563,7 +638,8 @@ impl<K: Key> Concury<K> {
 
 impl<K> From<(Arc<Image>, BuildReport<K>)> for Built<K> {
     fn from((table, report): (Arc<Image>, BuildReport<K>)) -> Self {
-        Self { table, pinned: report.pinned, orphans: report.orphans }
+        let BuildReport { pinned, orphans, astray, .. } = report;
+        Self { table, pinned, orphans, astray }
     }
 }
 
@@ -571,11 +647,12 @@ fn entry_of<K: Key>(image: &Image, key: &K) -> u16 {
     image.entry(key.hash(&image.header().key))
 }
 
+/// The same by name, whatever numbers backends have.
 fn fallback(members: &[Member]) -> Option<BackendId> {
     members
         .iter()
         .filter(|m| m.effective_weight() > 0)
-        .max_by_key(|m| m.effective_weight())
+        .max_by_key(|m| (m.effective_weight(), &m.name))
         .map(|m| m.backend)
 }
 
@@ -602,6 +679,15 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         armed: Armed<'_>,
     ) -> Result<Built<K>, BuildError> {
         self.draft_beside(generation, members, now, armed).map(Built::from)
+    }
+
+    fn draft_of(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        parcel: &Parcel,
+    ) -> Result<Built<K>, BuildError> {
+        self.draft_of(generation, members, parcel).map(Built::from)
     }
 
     fn publish_draft(&mut self) {

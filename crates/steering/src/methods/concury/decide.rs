@@ -47,6 +47,7 @@ impl Table<Body> {
         let decision = match why {
             Why::NoBackend => Decision::drop(Reason::NoBackend, why),
             Why::PendingFull => Decision::drop(Reason::PendingFull, why),
+            Why::InTransition => Decision::drop(Reason::InTransition, why),
             _ => Decision::to(slot, why),
         };
         decision.new_if(starts)
@@ -78,6 +79,21 @@ impl Table<Body> {
         let avoid = starts && avoid();
         if let Some(known) = asked.then(|| memory.pending(question)).flatten() {
             (backend, why, note) = (Some(known), Why::Pending, false);
+        } else if starts && flags.has(Flags::FROZEN) {
+            return (NO_BACKEND, Why::InTransition);
+        } else if reserved && flags.has(Flags::EXACT) {
+            match memory.pinned(question) {
+                // Its later packets would find the pin.
+                Some(known) if starts && memory.is_down(known) => {
+                    (backend, why, note) =
+                        (self.place_again(question.hash, memory), Why::PlacedAgain, true);
+                }
+                Some(known) => (backend, why) = (Some(known), Why::Pinned),
+                // Its later packets are placed as this one is, here and at every balancer with this table.
+                None => {
+                    (backend, why) = (self.place_again(question.hash, memory), Why::PlacedAgain);
+                }
+            }
         } else if avoid {
             if let Some(known) = memory.pinned(question) {
                 (backend, why) = (Some(known), Why::Pinned);

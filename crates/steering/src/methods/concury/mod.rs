@@ -6,6 +6,7 @@ mod config;
 mod decide;
 mod dip_array;
 mod forwarder;
+mod parcel;
 mod states;
 mod table;
 
@@ -14,9 +15,12 @@ pub use codec::{Codec, Codes};
 pub use config::ConcuryConfig;
 pub use decide::{NEXT_TRY, SECOND_TRIES};
 pub use forwarder::Pending;
+pub use parcel::{NoParcel, Parcel, digest_of};
 pub use table::Body;
 
-use crate::method::{self, Build, Misfit, Needs, Publish, ServiceConfig, Setting, Settings};
+use crate::method::{
+    self, Build, InFleet, Misfit, Needs, Publish, ServiceConfig, Setting, Settings,
+};
 use crate::registry::{Image, MethodId};
 use std::sync::Arc;
 
@@ -48,6 +52,7 @@ impl method::Method for Method {
     const NEEDS: Needs =
         Needs { states: true, first_datagrams: true, connections: false, timestamps: false };
     const SETTINGS: &'static [Setting] = &[Setting::number(DCODE_BITS, (4, 15), 12)];
+    const IN_FLEET: InFleet = InFleet::Shared;
 
     fn row_name(row: u32) -> String {
         format!("Dcode {row} of the DIP array")

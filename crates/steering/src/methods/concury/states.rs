@@ -64,6 +64,10 @@ impl<K: Key, V> States<K, V> {
             && published.view().is_some()
         {
             *self = Self::Resting(published.clone(), seed);
+        } else if let Self::Resting(image, _) = self
+            && published.view().is_some()
+        {
+            image.clone_from(published);
         }
     }
 

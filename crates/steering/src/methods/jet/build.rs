@@ -158,7 +158,7 @@ impl Build for JetBuilder {
         let version = self.version(&columns, generation, pool, now);
         let table = version.image.clone();
         (self.columns, self.draft) = (Some(columns), Some(version));
-        Ok(Built { table, pinned: Vec::new(), orphans: Vec::new() })
+        Ok(Built { table, pinned: Vec::new(), orphans: Vec::new(), astray: 0 })
     }
 
     fn publish_draft(&mut self) {

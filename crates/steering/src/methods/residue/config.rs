@@ -1,6 +1,6 @@
 //! What a service with residue can be configured with.
 
-use crate::method::{self, Misfit, Needs, Setting, Settings};
+use crate::method::{self, InFleet, Misfit, Needs, Setting, Settings};
 use crate::registry::MethodId;
 use crate::rows::{ROWS_SETTING, rows_fit};
 
@@ -15,6 +15,7 @@ impl method::Method for Method {
     const NEEDS: Needs =
         Needs { states: true, first_datagrams: true, connections: false, timestamps: false };
     const SETTINGS: &'static [Setting] = &[ROWS_SETTING];
+    const IN_FLEET: InFleet = InFleet::InStep;
 
     fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
         rows_fit(settings, backends)

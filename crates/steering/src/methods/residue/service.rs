@@ -159,7 +159,7 @@ impl Build for ResidueBuilder {
         let image = Arc::new(Image::from(Table::new(header, body)));
         let gone = orphans.iter().map(|(key, _)| *key).collect();
         self.draft = Some(Draft { image: image.clone(), orphans });
-        Ok(Built { table: image, pinned, orphans: gone })
+        Ok(Built { table: image, pinned, orphans: gone, astray: 0 })
     }
 
     fn publish_draft(&mut self) {

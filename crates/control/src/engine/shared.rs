@@ -1,0 +1,258 @@
+//! Services whose table all balancers of a fleet have alike: the leader builds it, in a step, of the states of all,
+//! and the others get it from it, or from one another (docs/fleet.md, In step).
+
+use super::fleet::FleetNews;
+use super::service::ServiceRuntime;
+use super::{Command, Engine, EngineError};
+use crate::tables::{Shelf, Wish, get};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::{debug, warn};
+use weir_fleet::{Pools, Stage, Step};
+use weir_plane::Plane;
+use weir_steering::{Armed, InFleet, Parcel};
+
+/// A table that nobody gave is asked for again after so long.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A table that one balancer has built.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    pub digest: String,
+    pub parcel: Arc<Parcel>,
+}
+
+impl Base {
+    fn of(parcel: Parcel) -> Self {
+        Self { digest: parcel.digest(), parcel: Arc::new(parcel) }
+    }
+}
+
+/// Tables on their way here.
+#[derive(Default)]
+pub(super) struct Fetching {
+    /// By service and digest: none while the others are being asked, else when they are asked again.
+    asked: HashMap<(String, String), Option<Instant>>,
+    /// Since when a table is not here that packets are to follow, and why.
+    lacks: Option<(Instant, Option<String>)>,
+    /// A test plays the other balancers.
+    #[cfg(test)]
+    pub by: Option<tokio::sync::mpsc::UnboundedSender<Wish>>,
+}
+
+impl Fetching {
+    /// For how long a table has not come that packets are to follow.
+    pub fn lacks_for(&self) -> Option<Duration> {
+        self.lacks.as_ref().map(|(since, _)| since.elapsed())
+    }
+
+    /// Something else is to be followed.
+    pub fn found(&mut self) {
+        self.lacks = None;
+    }
+
+    /// Why.
+    pub fn why(&self) -> Option<&str> {
+        self.lacks.as_ref()?.1.as_deref()
+    }
+}
+
+impl ServiceRuntime {
+    /// Whether all balancers of a fleet follow one table of it.
+    pub fn is_shared(&self) -> bool {
+        self.configured.method.id().info().in_fleet == InFleet::Shared
+    }
+
+    /// Whether the table that packets follow is another than that of this digest.
+    pub fn lacks(&self, digest: &str) -> bool {
+        self.base.as_ref().is_none_or(|base| base.digest != digest)
+    }
+
+    /// After a restart: what packets follow is a table of the fleet.
+    pub fn base_of_published(&mut self, shelf: &Shelf) {
+        if self.base.is_none() && self.is_shared() {
+            let image = self.builder.published();
+            let parcel = image.and_then(|image| Parcel::of(image, |id| self.name_of(id)));
+            self.base = parcel.map(Base::of);
+            if let Some(Base { digest, parcel }) = &self.base {
+                shelf.put(&self.configured.name, digest, Arc::new(parcel.to_bytes()));
+            }
+        }
+    }
+
+    /// Builds the table that all are to follow of what is known of connections here. What packets follow stays.
+    fn build_for_all(&mut self, now: u32) -> Result<Parcel, EngineError> {
+        self.to_be_shared = true;
+        let built = self.build(now, usize::MAX, Armed::NONE);
+        self.to_be_shared = false;
+        let (image, ..) = built?;
+        let parcel = Parcel::of(&image, |id| self.name_of(id));
+        self.discard()?;
+        parcel.ok_or_else(|| {
+            EngineError::Conflict("its table leads to a backend without a name".into())
+        })
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// The tables that this balancer has for others.
+    pub(crate) fn shelf(&self) -> Arc<Shelf> {
+        Arc::clone(&self.shelf)
+    }
+
+    /// Where other balancers get them, if there are any.
+    pub(super) fn tables_at(&self) -> Option<String> {
+        let shares = self.services.values().any(ServiceRuntime::is_shared);
+        let agents = self.config.agents.as_ref().filter(|_| shares && self.fleet.is_some())?;
+        let listen = agents.listen;
+        if !listen.ip().is_unspecified() {
+            return Some(listen.to_string());
+        }
+        let host = self.own_host()?;
+        let bare = host.contains(':') && !host.starts_with('[');
+        let port = listen.port();
+        Some(if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    }
+
+    /// The leader has taken all as far as *collect*: what is known now is what there is. The tables that all are to
+    /// follow next, by their digests.
+    pub(super) fn build_for_all(
+        &mut self,
+        step: &Step,
+    ) -> Result<BTreeMap<String, String>, EngineError> {
+        let now = self.now();
+        let mut tables = BTreeMap::new();
+        for (name, pool) in &step.next {
+            let Some(service) = self.services.get_mut(name).filter(|one| one.is_shared()) else {
+                continue;
+            };
+            let begun = Instant::now();
+            let agreed = service.agreed.replace(pool.clone());
+            let dead = std::mem::take(&mut service.dead_here);
+            let built = service.build_for_all(now);
+            (service.agreed, service.dead_here) = (agreed, dead);
+            let parcel = built?;
+            let bytes = parcel.to_bytes();
+            let base = Base::of(parcel);
+            debug!(service = name, bytes = bytes.len(), took = ?begun.elapsed(), "a table for all");
+            self.shelf.put(name, &base.digest, Arc::new(bytes));
+            tables.insert(name.clone(), base.digest);
+        }
+        Ok(tables)
+    }
+
+    /// Whether the tables are here that packets of these services are to follow at a stage. Those that are not are
+    /// asked for.
+    pub(super) fn tables_are_here(&mut self, step: &Step, stage: Stage, pools: &Pools) -> bool {
+        let mut here = true;
+        for name in pools.keys() {
+            if let Some(digest) = step.table_at(stage, name) {
+                let digest = digest.clone();
+                here &= self.table_is_here(name, &digest);
+            }
+        }
+        let Some(fleet) = &mut self.fleet else { return here };
+        let fetching = &mut fleet.fetching;
+        if here {
+            fetching.lacks = None;
+        } else {
+            fetching.lacks.get_or_insert((Instant::now(), None));
+        }
+        here
+    }
+
+    /// Whether a service's next table can be the one of this digest. If it is not here it is asked for.
+    pub(super) fn table_is_here(&mut self, name: &str, digest: &str) -> bool {
+        let Some(service) = self.services.get_mut(name).filter(|one| one.is_shared()) else {
+            return true;
+        };
+        if !service.lacks(digest) {
+            service.next_base = None;
+            return true;
+        }
+        if service.next_base.as_ref().is_some_and(|base| base.digest == digest) {
+            return true;
+        }
+        if let Some(bytes) = self.shelf.get(name, digest) {
+            match Parcel::from_bytes(&bytes) {
+                Ok(parcel) => {
+                    service.next_base = Some(Base::of(parcel));
+                    return true;
+                }
+                Err(error) => warn!(service = name, %error, "a table cannot be read"),
+            }
+        }
+        self.ask_for_table(name, digest);
+        false
+    }
+
+    fn ask_for_table(&mut self, name: &str, digest: &str) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let key = (name.to_owned(), digest.to_owned());
+        match fleet.fetching.asked.get(&key) {
+            Some(None) => return,
+            Some(Some(again)) if Instant::now() < *again => return,
+            _ => {}
+        }
+        let own = fleet.id().to_owned();
+        let peers = fleet.with_report(|report| {
+            let leader = report.leader.as_ref().map(|leader| leader.name.clone());
+            let others = report.balancers.iter().filter(|(_, sign)| sign.id != own);
+            let mut all: Vec<(bool, String)> = others
+                .filter_map(|(name, sign)| {
+                    Some((leader.as_ref() != Some(name), sign.tables.clone()?))
+                })
+                .collect();
+            all.sort();
+            all.into_iter().map(|(_, place)| place).collect::<Vec<_>>()
+        });
+        let (service, digest) = key.clone();
+        let wish = Wish { service, digest, peers };
+        #[cfg(test)]
+        if let Some(by) = &fleet.fetching.by {
+            fleet.fetching.asked.insert(key, None);
+            let _ = by.send(wish);
+            return;
+        }
+        let Some((_, commands)) = fleet.ways() else { return };
+        let Some(files) = self.config.agents.as_ref().map(crate::config::Agents::files) else {
+            return;
+        };
+        fleet.fetching.asked.insert(key, None);
+        debug!(service = wish.service, digest = wish.digest, "asks for a table");
+        tokio::spawn(async move {
+            let got = get(&wish, &files).await;
+            let news = FleetNews::Table(wish.service, wish.digest, got);
+            let _ = commands.send(Command::Fleet(news)).await;
+        });
+    }
+
+    /// Another balancer has given a table, or nobody has.
+    pub(super) fn table_came(
+        &mut self,
+        name: String,
+        digest: String,
+        got: Result<Vec<u8>, String>,
+    ) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let fetching = &mut fleet.fetching;
+        match got {
+            Ok(bytes) => {
+                debug!(service = name, digest, bytes = bytes.len(), "a table came");
+                self.shelf.put(&name, &digest, Arc::new(bytes));
+                if let Some(service) = self.services.get_mut(&name) {
+                    service.dirty = true;
+                }
+                fetching.asked.clear();
+            }
+            Err(why) => {
+                debug!(service = name, digest, why, "a table did not come");
+                if let Some((_, said)) = &mut fetching.lacks {
+                    *said = Some(format!("the table of service {name} did not come: {why}"));
+                }
+                fetching.asked.insert((name, digest), Some(Instant::now() + AGAIN));
+            }
+        }
+    }
+}

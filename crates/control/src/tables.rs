@@ -1,0 +1,165 @@
+//! Tables that all balancers of a fleet have alike: where those of this one lie for the others, and how it gets
+//! theirs (docs/fleet.md, In step).
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::Endpoint;
+use weir_rpc::tls::{Files, server_name};
+use weir_rpc::{TABLE_PART, TableAsked, TablesClient};
+use weir_steering::digest_of;
+
+/// Tables of a service that are kept: the one in force, and those that are to be.
+const KEPT: usize = 3;
+/// For a connection to another balancer, and for each part.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// No table has more bytes: one of a hundred million states.
+const MOST: usize = 1 << 29;
+
+/// What one of several balancers has built, as it is sent.
+pub type Bytes = Arc<Vec<u8>>;
+
+/// The tables that this balancer has, for whoever asks.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    /// By service, the latest last, with their digests.
+    tables: Mutex<HashMap<String, Vec<(String, Bytes)>>>,
+}
+
+impl Shelf {
+    /// Has this table from now on.
+    pub fn put(&self, service: &str, digest: &str, bytes: Bytes) {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = tables.entry(service.to_owned()).or_default();
+        of.retain(|(there, _)| there != digest);
+        of.push((digest.to_owned(), bytes));
+        let over = of.len().saturating_sub(KEPT);
+        of.drain(..over);
+    }
+
+    /// The table of a service with this digest.
+    pub fn get(&self, service: &str, digest: &str) -> Option<Bytes> {
+        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = tables.get(service)?;
+        of.iter().find(|(there, _)| there == digest).map(|(_, bytes)| Arc::clone(bytes))
+    }
+
+    /// Of services that are no more it has none.
+    pub fn keep(&self, is_there: impl Fn(&str) -> bool) {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|service, _| is_there(service));
+    }
+}
+
+/// A table that is to be got from another balancer.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Of this service.
+    pub service: String,
+    /// With this digest.
+    pub digest: String,
+    /// Where it may be had, the likeliest place first: hosts and ports.
+    pub peers: Vec<String>,
+}
+
+/// Gets it from the first that has it.
+///
+/// # Errors
+/// Why nobody gave it, in words.
+pub async fn get(wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
+    let identity = files.identity().map_err(|error| error.to_string())?;
+    if !identity.usage.client {
+        return Err(format!(
+            "{} is for servers only, and this balancer has to call the others for tables; `weir pki issue` with \
+             --role balancer makes one for both",
+            files.certificate.display()
+        ));
+    }
+    if wish.peers.is_empty() {
+        return Err("no other balancer says where its tables are".into());
+    }
+    let mut why = Vec::new();
+    for peer in &wish.peers {
+        match get_from(peer, wish, files).await {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => why.push(format!("{peer}: {error}")),
+        }
+    }
+    Err(why.join("; "))
+}
+
+async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
+    let (host, _) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
+    let name = server_name(host.trim_matches(['[', ']'])).map_err(|error| error.to_string())?;
+    let tls = TlsConnector::from(files.client().map_err(|error| error.to_string())?);
+    let to = peer.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let (tls, name, to) = (tls.clone(), name.clone(), to.clone());
+        async move {
+            let connected = async {
+                let stream = TcpStream::connect(to.as_str()).await?;
+                stream.set_nodelay(true)?;
+                tls.connect(name, stream).await
+            };
+            let late = || io::Error::from(io::ErrorKind::TimedOut);
+            let stream = timeout(PATIENCE, connected).await.map_err(|_| late())??;
+            Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://balancer");
+    let channel = endpoint.connect_with_connector(connector).await;
+    let channel = channel.map_err(|error| {
+        let mut last: &dyn Error = &error;
+        while let Some(source) = last.source() {
+            last = source;
+        }
+        last.to_string()
+    })?;
+    let mut client = TablesClient::new(channel).max_decoding_message_size(2 * TABLE_PART);
+    let asked = TableAsked { service: wish.service.clone(), digest: wish.digest.clone() };
+    let late = |_| "no answer in time".to_owned();
+    let said = |status: tonic::Status| status.message().to_owned();
+    let answer = timeout(PATIENCE, client.table(asked)).await.map_err(late)?.map_err(said)?;
+    let (mut parts, mut bytes) = (answer.into_inner(), Vec::new());
+    while let Some(part) = timeout(PATIENCE, parts.message()).await.map_err(late)?.map_err(said)? {
+        bytes.extend(part.bytes);
+        if bytes.len() > MOST {
+            return Err(format!("a table of more than {MOST} bytes"));
+        }
+    }
+    let found = digest_of(&bytes);
+    if found == wish.digest {
+        Ok(bytes)
+    } else {
+        Err(format!("a table with digest {found} where {} was asked for", wish.digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shelf_keeps_the_latest_tables_of_each_service() {
+        let shelf = Shelf::default();
+        for n in 0..5u8 {
+            shelf.put("a", &n.to_string(), Arc::new(vec![n]));
+        }
+        shelf.put("b", "9", Arc::new(vec![9]));
+        shelf.put("a", "2", Arc::new(vec![2]));
+        shelf.put("a", "5", Arc::new(vec![5]));
+        let has = |service: &str, digest: &str| shelf.get(service, digest).is_some();
+        assert_eq!(
+            ["1", "2", "3", "4", "5"].map(|digest| has("a", digest)),
+            [false, true, false, true, true]
+        );
+        assert!(has("b", "9") && !has("c", "9"));
+        shelf.keep(|service| service == "a");
+        assert!(!has("b", "9") && has("a", "5"));
+    }
+}

@@ -209,6 +209,8 @@ pub(super) struct Agents {
     own_ends: Option<i64>,
     /// By which others call this balancer, by its certificate.
     own_host: Option<String>,
+    /// Whether its certificate is good for calling others.
+    calls: bool,
 }
 
 /// An agent, as `weir status` shows it.
@@ -334,6 +336,7 @@ impl<P: Plane> Engine<P> {
         let wanted = self.config.agents.clone();
         let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
         self.agents.own_ends = own.as_ref().map(|own| own.ends);
+        self.agents.calls = own.as_ref().is_some_and(|own| own.usage.client);
         self.agents.own_host = own.and_then(|own| {
             let address = own.addresses.first().map(ToString::to_string);
             address.or_else(|| own.hosts.first().cloned())
@@ -341,6 +344,11 @@ impl<P: Plane> Engine<P> {
         if let Some(listener) = &self.agents.listener {
             listener.send_replace(wanted);
         }
+    }
+
+    /// Whether this balancer can get tables from others.
+    pub(super) fn calls_others(&self) -> bool {
+        self.agents.calls
     }
 
     /// By which others call this balancer where it listens at all addresses.

@@ -712,7 +712,7 @@ impl ServiceRuntime {
     /// The table built last is published. Returns states that have no backend any more.
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
-        self.base = self.next_base.take().or(self.base.take());
+        self.base = self.next_base.take().or(self.base.take()).filter(|_| self.is_shared());
         match self.turned(now) {
             Ok(true) => {}
             Ok(false) => {

@@ -42,14 +42,16 @@ pub(super) struct Fetching {
 }
 
 impl Fetching {
-    /// For how long a table has not come that packets are to follow.
+    /// For how long a table has not come that packets are to follow; none while somebody may be sending it.
     pub fn lacks_for(&self) -> Option<Duration> {
-        self.lacks.as_ref().map(|(since, _)| since.elapsed())
+        let asks = self.asked.values().any(Option::is_none);
+        self.lacks.as_ref().filter(|_| !asks).map(|(since, _)| since.elapsed())
     }
 
-    /// Something else is to be followed.
+    /// All is here that is to be followed, or something else is to be.
     pub fn found(&mut self) {
         self.lacks = None;
+        self.asked.retain(|_, again| again.is_none());
     }
 
     /// Why.
@@ -152,12 +154,8 @@ impl<P: Plane> Engine<P> {
                 here &= self.table_is_here(name, &digest);
             }
         }
-        let Some(fleet) = &mut self.fleet else { return here };
-        let fetching = &mut fleet.fetching;
-        if here {
-            fetching.lacks = None;
-        } else {
-            fetching.lacks.get_or_insert((Instant::now(), None));
+        if let Some(fleet) = self.fleet.as_mut().filter(|_| here) {
+            fleet.fetching.found();
         }
         here
     }
@@ -189,6 +187,7 @@ impl<P: Plane> Engine<P> {
 
     fn ask_for_table(&mut self, name: &str, digest: &str) {
         let Some(fleet) = &mut self.fleet else { return };
+        fleet.fetching.lacks.get_or_insert((Instant::now(), None));
         let key = (name.to_owned(), digest.to_owned());
         match fleet.fetching.asked.get(&key) {
             Some(None) => return,
@@ -244,7 +243,8 @@ impl<P: Plane> Engine<P> {
                 if let Some(service) = self.services.get_mut(&name) {
                     service.dirty = true;
                 }
-                fetching.asked.clear();
+                fetching.asked.remove(&(name, digest));
+                fetching.lacks = None;
             }
             Err(why) => {
                 debug!(service = name, digest, why, "a table did not come");

@@ -406,7 +406,7 @@ impl<P: Plane> Engine<P> {
         // Every turn comes here, and hardly ever is anybody down.
         let concerns = |service: &&mut ServiceRuntime| {
             let down = || service.pool.iter().any(|member| !member.up);
-            let can = !service.is_shared() || service.base.is_some();
+            let can = !service.is_shared() || service.base.is_some() && service.turn.is_none();
             can && service.agreed.is_some() && (!service.dead_here.is_empty() || down())
         };
         for service in self.services.values_mut().filter(concerns) {
@@ -499,8 +499,13 @@ impl<P: Plane> Engine<P> {
             Stage::Done => {
                 // A table that nobody has any more is for the next step to replace, which the leader begins.
                 let lost = self.has_lost_table();
-                if (self.has_made_up(&step) || lost) && self.has_thawed(&step) {
-                    self.step_is_over(&step);
+                if self.has_made_up(&step) || lost && self.leads() {
+                    if self.has_thawed(&step) {
+                        self.step_is_over(&step);
+                    }
+                } else if lost {
+                    // It is left behind, and nobody's new flows wait for that.
+                    self.has_thawed(&step);
                 }
             }
         }
@@ -514,8 +519,9 @@ impl<P: Plane> Engine<P> {
             self.services.get(*name).is_some_and(|service| {
                 let table = service.is_shared().then(|| step.tables.get(*name));
                 self.is_in_step(service)
-                    // One without a table gets its first by this step.
+                    // One without a table gets its first by a step, and so does one whose settings have changed.
                     && table != Some(None)
+                    && (table.is_none() || service.turn.is_none())
                     && (service.agreed.as_ref() != Some(*pool)
                         || service.is_left(now)
                         || service.builder.published().is_none()
@@ -528,25 +534,40 @@ impl<P: Plane> Engine<P> {
             // They get another one soon, and this one may be lost.
             let all = behind.keys().filter(|name| step.next.contains_key(*name)).cloned();
             for name in all.collect::<Vec<_>>() {
+                let none =
+                    self.services.get(&name).is_none_or(|one| one.builder.published().is_none());
                 let digest = step.tables.get(&name);
-                if digest.is_some_and(|digest| !self.table_is_here(&name, digest)) {
+                if digest.is_some_and(|digest| none || !self.table_is_here(&name, digest)) {
                     behind.remove(&name);
                 }
             }
         }
+        if behind.is_empty() {
+            self.table_is_found();
+        }
         behind.is_empty() || self.has_committed(step, &behind)
     }
 
-    /// Whether this balancer leads, and a table that is in force has not come for so long that nobody has it.
+    /// Whether a table that is in force has not come for so long that nobody has it, or none comes through.
     fn has_lost_table(&self) -> bool {
-        let Some(fleet) = &self.fleet else { return false };
-        fleet.leads().0 && fleet.fetching.lacks_for().is_some_and(|lacks| lacks >= LOST)
+        let lacks = self.fleet.as_ref().and_then(|fleet| fleet.fetching.lacks_for());
+        lacks.is_some_and(|lacks| lacks >= LOST)
+    }
+
+    fn leads(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.leads().0)
     }
 
     /// Whether this balancer could take part in a step.
     pub(super) fn can_step(&self) -> bool {
         let followed = self.fleet.as_ref().is_some_and(|fleet| fleet.is_followed());
-        followed && !self.settles() && !self.is_learning()
+        followed && !self.settles() && !self.is_learning() && self.can_get_tables()
+    }
+
+    /// Whether it could get the tables that all are to have alike. Who cannot is named, and not left behind in each
+    /// step.
+    pub(super) fn can_get_tables(&self) -> bool {
+        cfg!(test) || self.calls_others() || !self.services.values().any(ServiceRuntime::is_shared)
     }
 
     fn acknowledge(&mut self, step: &Step) {
@@ -651,7 +672,12 @@ impl<P: Plane> Engine<P> {
         if stepping.waits() {
             return false;
         }
-        if !self.has_collected_for(step, pools) || !self.tables_are_here(step, step.stage, pools) {
+        // Who comes late lets flows start until it can follow.
+        let late = step.stage == Stage::Done;
+        if late && !self.tables_are_here(step, step.stage, pools)
+            || !self.has_collected_for(step, pools)
+            || !self.tables_are_here(step, step.stage, pools)
+        {
             return false;
         }
         let services = self.in_step(Some(pools));
@@ -729,7 +755,10 @@ impl<P: Plane> Engine<P> {
         let Some(fleet) = &mut self.fleet else { return };
         let stepping = &mut fleet.stepping;
         (stepping.committed, stepping.over) = (Some(step.id()), Some(step.id()));
+        fleet.fetching.found();
         tolerate("keep the pools of the fleet for a restart", fleet.keep_step(step));
+        let services = &self.services;
+        self.shelf.keep(|name| services.get(name).is_some_and(ServiceRuntime::is_shared));
         self.take_up_held();
     }
 
@@ -752,7 +781,15 @@ impl<P: Plane> Engine<P> {
             None if step.as_ref().is_some_and(|step| fleet.stepping.over != Some(step.id())) => {}
             None => self.begin_step(step.as_deref(), term),
             Some(step) => {
-                let missing = fleet.with_report(|report| missing(report, step));
+                let mut missing = fleet.with_report(|report| missing(report, step));
+                // It builds of what it knows: not before it knows all.
+                let asked = fleet.stepping.acked == Some((step.id(), Stage::Collect));
+                let shares = step.next.keys().any(|name| self.has_shared(name));
+                if step.stage == Stage::Collect && shares && !(asked && self.can_step()) {
+                    missing.push(self.config.balancer.name.clone());
+                }
+                let can = self.can_step();
+                let Some(fleet) = &mut self.fleet else { return };
                 if missing.is_empty() && step.stage == Stage::Collect {
                     return self.lead_to_commit(step, term);
                 }
@@ -761,7 +798,7 @@ impl<P: Plane> Engine<P> {
                     return self.write_step(next);
                 }
                 let lost = fleet.fetching.lacks_for().is_some_and(|lacks| lacks >= LOST);
-                if step.stage == Stage::Commit && lost {
+                if step.stage == Stage::Commit && lost && can {
                     warn!(
                         step = step.number,
                         "the table of who has led before is lost, and built anew"
@@ -800,6 +837,12 @@ impl<P: Plane> Engine<P> {
                 last.next.extend(self.wanted_pools(&step.pools, &step.tables));
                 self.write_step(last.given_up());
             }
+        }
+    }
+
+    fn table_is_found(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.fetching.found();
         }
     }
 

@@ -239,7 +239,9 @@ impl<P: Plane> Engine<P> {
         let numbers = ready;
         self.arm_for(&numbers);
         let armed = self.armed();
-        let pins = self.plane.pin_limit() / 2;
+        // Where all follow one table, every connection on Dcodes that take none is pinned.
+        let shared = self.services.values().filter(|one| one.agreed.is_some() && one.is_shared());
+        let pins = self.plane.pin_limit() / 2 / shared.count().max(1);
         // In step with others no flow starts meanwhile; and none is pending, where the table before came about so.
         let in_step = |number: &ServiceId| {
             let service = self.names.get(number).and_then(|name| self.services.get(name));

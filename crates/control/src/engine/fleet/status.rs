@@ -113,7 +113,10 @@ impl<P: Plane> Engine<P> {
             services,
             announced: announced.0,
             drained: announced.1,
-            steps: fleet.is_followed() && !self.settles() && !self.is_learning(),
+            steps: fleet.is_followed()
+                && !self.settles()
+                && !self.is_learning()
+                && self.can_get_tables(),
             tables: self.tables_at(),
             trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
         }

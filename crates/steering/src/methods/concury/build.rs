@@ -495,7 +495,7 @@ impl<K: Key> Concury<K> {
             let entry = body.slot(code.into());
             let leads = BackendId::of_slot(entry) == Some(state.backend);
             (state.code, state.coded) = (if leads { code as u16 } else { NO_CODE }, tables);
-            if entry & SLOT_RESERVED != 0 && state.phase != Phase::Closing {
+            if entry & SLOT_RESERVED != 0 {
                 pinned.push((state.born, *key, state.backend));
             } else if !leads {
                 report.astray += 1;

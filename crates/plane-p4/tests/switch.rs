@@ -147,6 +147,7 @@ fn a_switch_does_what_the_plane_in_memory_does() {
             match world.rng.random_range(0..40) {
                 0 => world.turn_marks(),
                 1 => world.next_generation(),
+                2..10 => world.wait(),
                 _ => {}
             }
             let mut frames = Vec::new();
@@ -171,7 +172,7 @@ fn a_switch_does_what_the_plane_in_memory_does() {
         }
         println!("{:#?}", world.outcomes);
         println!("{sent} frames, {out} came out; {} updates", world.updates);
-        println!("{} reports", world.plane.compared);
+        println!("{} reports; {:?}", world.plane.compared, world.slot_counts());
         assert!(out as u64 > sent / 2 && world.updates > sent / 1_000);
         assert_eq!(world.plane.p4.fills(), 1, "it never had to be filled anew");
         assert_eq!(world.plane.p4.unrecorded(), 0, "every report was taken");
@@ -208,6 +209,7 @@ fn a_restart_is_noticed_within_a_second_and_filled_first() {
         world.plane.oracle.memory.events.clear();
         let before = world.plane.p4.outcomes().expect("they can be read");
         drop(process);
+        world.lose_connections();
         let _process = Process::start();
         drop(connect());
         // A new switch that nobody has filled drops what it cannot decide.

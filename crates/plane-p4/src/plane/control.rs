@@ -4,8 +4,8 @@ use super::fill::{backend_writes, pin_write, place_of, service_writes};
 use super::{Core, Port};
 use crate::error::Error;
 use crate::layout::{
-    BACKENDS, CELLS, PARTITIONS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS,
-    STRANGER_WORDS, TRACKED_PLACES, Table,
+    BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS, STRANGER_WORDS,
+    TRACKED_PLACES, Table,
 };
 use crate::target::{Target, Write};
 use nix::net::if_::if_nametoindex;
@@ -221,7 +221,8 @@ impl<T: Target> Plane for P4<T> {
             marked_flows: crate::layout::MARK_WORDS * 3,
             stranger_bits: STRANGER_WORDS * 64,
             tracked_flows: TRACKED_PLACES,
-            slot_partitions: PARTITIONS,
+            // Nobody waits for others: a service that finds no room for its own is refused.
+            slot_partitions: self.0.borrow().record.limits.slot_partitions,
             ..self.0.borrow().record.limits
         }
     }

@@ -101,8 +101,7 @@ struct meta_t {
     // Of the pending table, whatever tables are published.
     key_t plane_key;
     bit<32> slot_base; bit<32> slots; bit<32> a_base; bit<32> a_cells; bit<32> b_base; bit<32> b_cells;
-    bit<16> fallback; bit<32> idle;
-    bool asks_seen; bool refuses;
+    bit<16> fallback; bit<64> inverse; bit<32> idle; bool asks_seen; bool refuses;
     // The state's ports after affinity, its hash under the table's key, and whether the flow is in the pending
     // table, at which place and with which backend; or a place for it.
     bit<32> ports;

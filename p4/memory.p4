@@ -78,7 +78,7 @@ control LookAt(inout meta_t meta, in bit<32> at, inout bit<32> flows, inout bit<
 // Where a flow is in the pending table; if it is not there, a place for it: of two sets in the one with fewer
 // flows, so that hardly any is full before nearly all are. Of tracked flows the one that was silent longest goes.
 control FindPending(inout meta_t meta) {
-    LookAt() look;
+    HashState() hash_state; LookAt() look;
     apply {
         bit<64> value;
         bit<32> flows = 0; bit<32> others = 0; bit<32> free = NO_PLACE; bit<32> other = NO_PLACE;
@@ -87,7 +87,7 @@ control FindPending(inout meta_t meta) {
         bit<32> mask = (tracks ? TRACKED_SETS : PENDING_SETS) - 1;
         meta.is_pending = false;
         meta.oldest = NO_PLACE;
-        hash_state(meta.src, meta.ports, meta.plane_key, value);
+        hash_state.apply(meta.src, meta.ports, meta.plane_key, value);
         bit<32> set = (first + (value[31:0] & mask)) * PENDING_WAYS;
 #define LOOK(way, flows, free) look.apply(meta, set + way, flows, free);
         LOOK(0, flows, free) LOOK(1, flows, free) LOOK(2, flows, free) LOOK(3, flows, free)

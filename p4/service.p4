@@ -15,42 +15,44 @@ control Check(in headers_t hdr, inout meta_t meta, in bit<32> frame) { apply {
     bit<32> segment = end - head;
     meta.bytes = (bit<16>)end;
     bit<32> offset = (bit<32>)hdr.tcp.words << 2;
-    meta.reason = is_ipv4 && frame < (bit<32>)meta.l3 + head ? TRUNCATED_IPV4
-        : is_ipv4 && (end < head || beyond) ? BAD_IPV4_LENGTH
-        : beyond ? BAD_IPV6_LENGTH
-        : head > end ? TRUNCATED_IPV6_EXTENSION
-        : fragments ? (meta.offset != 0 ? LATER_FRAGMENT : FIRST_FRAGMENT)
-        // One that is not there as a whole was not read.
-        : !is_ipv4 && extends ? (meta.walked == 6 ? TOO_MANY_IPV6_EXTENSIONS : TRUNCATED_IPV6_EXTENSION)
-        : meta.next == TCP && segment < 20 ? TRUNCATED_TCP
-        : meta.next == TCP && (offset < 20 || offset > segment) ? BAD_TCP_OFFSET
-        : meta.next == UDP && segment < 8 ? TRUNCATED_UDP
-        : meta.next == UDP && (hdr.udp.length < 8 || (bit<32>)hdr.udp.length > segment) ? BAD_UDP_LENGTH
-        : meta.next == TCP || meta.next == UDP ? 8w0
-        : OTHER_PROTOCOL;
+    meta.reason = meta.next == TCP || meta.next == UDP ? 8w0 : OTHER_PROTOCOL;
+    if (is_ipv4 && frame < (bit<32>)meta.l3 + head) { meta.reason = TRUNCATED_IPV4; }
+    else if (is_ipv4 && (end < head || beyond)) { meta.reason = BAD_IPV4_LENGTH; }
+    else if (beyond) { meta.reason = BAD_IPV6_LENGTH; }
+    else if (head > end) { meta.reason = TRUNCATED_IPV6_EXTENSION; }
+    else if (fragments) { meta.reason = meta.offset != 0 ? LATER_FRAGMENT : FIRST_FRAGMENT; }
+    // One that is not there as a whole was not read.
+    else if (!is_ipv4 && extends) {
+        meta.reason = meta.walked == 6 ? TOO_MANY_IPV6_EXTENSIONS : TRUNCATED_IPV6_EXTENSION;
+    }
+    else if (meta.next == TCP && segment < 20) { meta.reason = TRUNCATED_TCP; }
+    else if (meta.next == TCP && (offset < 20 || offset > segment)) { meta.reason = BAD_TCP_OFFSET; }
+    else if (meta.next == UDP && segment < 8) { meta.reason = TRUNCATED_UDP; }
+    else if (meta.next == UDP && (hdr.udp.length < 8 || (bit<32>)hdr.udp.length > segment)) {
+        meta.reason = BAD_UDP_LENGTH;
+    }
 } }
 
 // The fault of a frame without a credible IP header, or 0; and the addresses, IPv4 mapped into IPv6.
 control Addresses(in headers_t hdr, inout meta_t meta) { apply {
-    bool mapped = false;
+    meta.reason = 0;
     if (hdr.ipv4.isValid()) {
         meta.src = 96w0xffff ++ hdr.ipv4.src;
         meta.dst = 96w0xffff ++ hdr.ipv4.dst;
+        if (hdr.ipv4.version != 4) { meta.reason = BAD_IPV4_VERSION; }
+        else if (hdr.ipv4.words < 5) { meta.reason = BAD_IPV4_HEADER_LENGTH; }
     } else if (hdr.ipv6.isValid()) {
         meta.src = hdr.ipv6.src;
         meta.dst = hdr.ipv6.dst;
-        mapped = meta.src[127:32] == 0xffff || meta.dst[127:32] == 0xffff;
+        bool mapped = meta.src[127:32] == 0xffff || meta.dst[127:32] == 0xffff;
+        if (hdr.ipv6.version != 6) { meta.reason = BAD_IPV6_VERSION; }
+        else if (mapped) { meta.reason = MAPPED_ADDRESS; }
     }
-    meta.reason = hdr.ipv4.isValid() && hdr.ipv4.version != 4 ? BAD_IPV4_VERSION
-        : hdr.ipv4.isValid() && hdr.ipv4.words < 5 ? BAD_IPV4_HEADER_LENGTH
-        : hdr.ipv4.isValid() ? 8w0
-        : hdr.ipv6.isValid() && hdr.ipv6.version != 6 ? BAD_IPV6_VERSION
-        : hdr.ipv6.isValid() ? (mapped ? MAPPED_ADDRESS : 8w0)
-        : !hdr.ethernet.isValid() ? TRUNCATED_ETHERNET
-        : meta.kind == KIND_IPV4 ? TRUNCATED_IPV4
-        : meta.kind == KIND_IPV6 ? TRUNCATED_IPV6
-        : meta.kind != KIND_VLAN && meta.kind != KIND_SERVICE_VLAN ? NOT_IP
-        : hdr.vlan[1].isValid() ? TOO_MANY_VLANS : TRUNCATED_VLAN;
+    else if (!hdr.ethernet.isValid()) { meta.reason = TRUNCATED_ETHERNET; }
+    else if (meta.kind == KIND_IPV4) { meta.reason = TRUNCATED_IPV4; }
+    else if (meta.kind == KIND_IPV6) { meta.reason = TRUNCATED_IPV6; }
+    else if (meta.kind != KIND_VLAN && meta.kind != KIND_SERVICE_VLAN) { meta.reason = NOT_IP; }
+    else { meta.reason = hdr.vlan[1].isValid() ? TOO_MANY_VLANS : TRUNCATED_VLAN; }
 } }
 
 // Leaves a verdict, or a table to decide by.
@@ -85,14 +87,14 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
     @name(".no_table") action no_table() { REFUSE(NO_TABLE) }
     @name(".set_image") action set_image(bit<8> method, bit<8> asks_seen, bit<64> xor, bit<64> wide, bit<64> mul1,
                      bit<64> mul2, bit<32> slot_base, bit<32> slot_count, bit<32> a_base,
-                     bit<32> a_cells, bit<32> b_base, bit<32> b_cells, bit<16> fallback, bit<32> idle,
-                     bit<8> refuses) {
+                     bit<32> a_cells, bit<32> b_base, bit<32> b_cells, bit<16> fallback, bit<64> inverse,
+                     bit<32> idle, bit<8> refuses) {
         meta.method = method;
         meta.asks_seen = asks_seen != 0;
         meta.key = { xor, wide, mul1, mul2 };
         meta.slot_base = slot_base; meta.slots = slot_count;
         meta.a_base = a_base; meta.a_cells = a_cells; meta.b_base = b_base; meta.b_cells = b_cells;
-        meta.fallback = fallback; meta.idle = idle; meta.refuses = refuses != 0;
+        meta.fallback = fallback; meta.inverse = inverse; meta.idle = idle; meta.refuses = refuses != 0;
     }
     @name(".images") table images {
         key = { meta.table_number: exact; }
@@ -142,11 +144,8 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
             selectors.read(word, (bit<32>)meta.service);
             meta.flags = word[47:16];
             meta.table_number = (bit<32>)(meta.service ++ word[1:1]);
-            if (word[0:0] == 0) {
-                REFUSE(NO_TABLE)
-            } else {
-                images.apply();
-            }
+            if (word[0:0] == 0) { REFUSE(NO_TABLE) }
+            else { images.apply(); }
         }
     }
 }

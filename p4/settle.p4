@@ -58,10 +58,7 @@ control Settle(inout meta_t meta) {
                 SIX(TRY) SIX(TRY) SIX(TRY) SIX(TRY)
             }
         }
-        if (meta.backend == NO_BACKEND) {
-            REFUSE(NO_BACKEND_REASON)
-        } else if (note) {
-            note_it.apply(meta, meta.backend);
-        }
+        if (meta.backend == NO_BACKEND) { REFUSE(NO_BACKEND_REASON) }
+        else if (note) { note_it.apply(meta, meta.backend); }
     }
 }

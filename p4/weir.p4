@@ -43,7 +43,7 @@ register<bit<48>>(1) epoch;
 control VerifyChecksums(inout headers_t hdr, inout meta_t meta) { apply { } }
 
 control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
-    FindService() service; SeenBefore() seen; MarkActive() mark;
+    FindService() service; HashState() hash_state; SeenBefore() seen; MarkActive() mark;
     ConcuryRow() concury; ResidueRow() residue; Cheetah() cheetah; Settle() settle;
     Report() report_start; Report() report_end;
     Forward() forward; Count() count;
@@ -56,20 +56,15 @@ control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
         service.apply(hdr, meta, standard.packet_length);
         if (meta.verdict == UNDECIDED) {
             meta.ports = meta.flags & CLIENT != 0 ? 0 : meta.src_port ++ meta.dst_port;
-            hash_state(meta.src, meta.ports, meta.key, meta.hash);
+            hash_state.apply(meta.src, meta.ports, meta.key, meta.hash);
             if (meta.protocol == UDP && meta.asks_seen) { seen.apply(meta); }
             if (meta.flags & MARK != 0 && !meta.starts) { mark.apply(meta); }
             meta.is_new = meta.starts;
             bool has_rows = meta.method == CONCURY || meta.method == RESIDUE;
-            if (meta.method == CONCURY) {
-                concury.apply(meta);
-            } else if (meta.method == RESIDUE) {
-                residue.apply(meta);
-            } else if (meta.method == CHEETAH || meta.method == CHEETAH_STATEFUL) {
-                cheetah.apply(hdr, meta);
-            } else {
-                REFUSE(UNKNOWN_METHOD)
-            }
+            if (meta.method == CONCURY) { concury.apply(meta); }
+            else if (meta.method == RESIDUE) { residue.apply(meta); }
+            else if (meta.method == CHEETAH || meta.method == CHEETAH_STATEFUL) { cheetah.apply(hdr, meta); }
+            else { REFUSE(UNKNOWN_METHOD) }
             if (has_rows) { settle.apply(meta); }
             if (has_rows && meta.verdict == UNDECIDED && meta.starts) { report_start.apply(meta, 0); }
             if (has_rows && meta.verdict == UNDECIDED && meta.ends) { report_end.apply(meta, RESERVED); }

@@ -14,11 +14,13 @@ control Draw(inout meta_t meta, inout bool found) { apply {
         bit<32> at; bit<16> entry; bit<32> down;
         scale(meta.hash[31:0], meta.slots, at);
         if (meta.flags & TURNS != 0) {
-            bit<48> turn; bit<48> entries = (bit<48>)meta.slots;
+            bit<48> turn; bit<64> place;
             turns.read(turn, (bit<32>)meta.service);
             turns.write((bit<32>)meta.service, turn + 1);
+            rest((bit<64>)turn, (bit<64>)meta.slots, meta.inverse, place);
             // So far from one turn to the next that those of one backend are spread.
-            at = (bit<32>)(turn % entries * (bit<48>)meta.fallback % entries);
+            rest(place * (bit<64>)meta.fallback, (bit<64>)meta.slots, meta.inverse, place);
+            at = place[31:0];
         }
         slots.read(meta.number, meta.slot_base + at);
         server(meta.a_base, meta.a_cells, meta.number, entry);

@@ -24,12 +24,12 @@ action server(in bit<32> base, in bit<32> count, in bit<16> number, out bit<16> 
 }
 
 // What a slot says, and whether it is the flow's: by all 64 bits of its hash.
-action find_slot(in bit<32> at, in bit<64> hash, out bit<63> word, out bool is_own) {
+action find_slot(in bit<32> at, in bit<64> flow, out bit<63> word, out bool is_own) {
     bit<32> high; bit<32> low;
     slot_high.read(high, at);
     slot_low.read(low, at);
     slot_words.read(word, at);
-    is_own = word[31:30] != 0 && high ++ low == hash;
+    is_own = word[31:30] != 0 && high ++ low == flow;
 }
 
 // Gives a slot back to its stack.
@@ -95,7 +95,7 @@ control FollowSlot(inout meta_t meta) { apply {
         ADD(slot_counts, (bit<32>)meta.service * 4 + (word[31:30] == 0 ? 32w1 : 32w2), 1)
     } else if (entry & NUMBER == (bit<16>)word[14:0]) {
         meta.backend = (bit<16>)word[14:0];
-        bit<2> state = meta.ends ? CLOSING : word[31:30] == OPENING ? OPEN : word[31:30];
+        bit<2> state = meta.ends ? CLOSING : (word[31:30] == OPENING ? OPEN : word[31:30]);
         slot_words.write(meta.first_slot + (bit<32>)meta.index, meta.now ++ state ++ word[29:0]);
     } else {
         // Its backend is gone, and so is the connection.

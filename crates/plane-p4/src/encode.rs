@@ -137,6 +137,7 @@ pub fn set_image(image: &Image, places: &Places) -> Action {
         data.extend([argument(first.into(), 32), argument(length.into(), 32)]);
     }
     data.push(argument(fallback.into(), 16));
-    data.extend([argument(idle.into(), 32), argument(refuses.into(), 8)]);
+    let inverse = u64::MAX / u64::from(places.slots.1.max(1));
+    data.extend([argument(inverse, 64), argument(idle.into(), 32), argument(refuses.into(), 8)]);
     Action { name: "set_image", data }
 }

@@ -50,6 +50,13 @@ impl Word {
     }
 }
 
+/// The rest of a value of 48 bits by n, as a switch finds it that does not divide.
+fn rest(value: u64, n: u64, inverse: u64) -> u64 {
+    let times = (u128::from(value) * u128::from(inverse)) >> 64;
+    let left = value - times as u64 * n;
+    if left >= n { left - n } else { left }
+}
+
 /// A flow among those that are tracked, or a place for it.
 struct Tracked {
     /// The number of its server, and what is noted of it.
@@ -184,7 +191,8 @@ impl Model {
             let service = asked.state.service.0;
             let (turn, entries) = (self.get(Register::Turns, service), u64::from(entries));
             self.add(Register::Turns, service, 1);
-            let at = turn % entries * u64::from(table.fallback) % entries;
+            let place = rest(turn, entries, table.inverse);
+            let at = rest(place * u64::from(table.fallback), entries, table.inverse);
             number = listed(self, at as u32);
             if !self.is_down(BackendId::of_slot(self.server(table, number))) {
                 break;
@@ -287,5 +295,23 @@ impl Model {
         };
         self.set(Register::SlotWords, slot, Word { last: at.now, state, ..word }.word());
         BackendId::new(word.backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_are_those_of_a_division() {
+        for n in (1..300).chain([4_095, 4_096, 16_383, 16_384, 32_767, 65_535]) {
+            let inverse = u64::MAX / n;
+            let edges =
+                [0, 1, n - 1, n, n + 1, (1 << 48) - 1, (1 << 48) / n * n, (1 << 48) / n * n - 1];
+            for value in edges.into_iter().chain((0..200).map(|i| i * 0x1234_5678_9abc / 200)) {
+                let value = value & 0xffff_ffff_ffff;
+                assert_eq!(rest(value, n, inverse), value % n, "{value} by {n}");
+            }
+        }
     }
 }

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use weir_hash::{Key, scale};
 use weir_plane::{LaneCounters, Outcomes};
 use weir_steering::cheetah::{PARTITION_SLOTS, SlotCounts};
-use weir_steering::{BackendId, Event, EventKind, Marks, ServiceId, ServiceState, Side, seen_tag};
+use weir_steering::{
+    BackendId, Event, EventKind, Flags, Marks, ServiceId, ServiceState, Side, seen_tag,
+};
 use weir_wire::Reason;
 
 /// The words of pending flows.
@@ -63,7 +65,14 @@ impl<T: Target> Core<T> {
     /// What a switch that is started anew would not know of a flow: that it lives elsewhere than its table says.
     fn remember(&mut self, event: &Event) {
         let Event { state, backend, kind } = event;
-        if *kind != EventKind::End {
+        if *kind == EventKind::End {
+            return;
+        }
+        // One that was found in the pending table stays noted as long as packets ask there.
+        let versions = self.versions.get(&state.service);
+        let asks =
+            versions.is_some_and(|versions| versions.flags.has(Flags::RECORD | Flags::PENDING));
+        if !asks || self.noted.get(state) != Some(backend) {
             self.note(state, *backend);
         }
     }
@@ -130,7 +139,12 @@ impl<T: Target> Core<T> {
             let (state, backend) = state::pending(*words)?;
             Some((state, backend, at))
         });
-        Ok(found.collect())
+        let found: Vec<_> = found.collect();
+        // What is there, whatever reports have told; but not of a switch that was started anew meanwhile.
+        if self.read(&[(Register::Epoch, 0)])?[0] == self.epoch {
+            self.noted = found.iter().map(|(state, backend, _)| (*state, *backend)).collect();
+        }
+        Ok(found)
     }
 
     /// The places of a state's set, with what is there.

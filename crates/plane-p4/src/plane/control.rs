@@ -8,6 +8,7 @@ use crate::layout::{
     TRACKED_PLACES, Table,
 };
 use crate::target::{Target, Write};
+use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -604,13 +605,8 @@ impl<T: Target> Plane for P4<T> {
     }
 }
 
-/// The MAC address of an interface, if it is there.
+/// The MAC address of an interface of this network namespace, if it is there: `/sys` may be another's.
 fn mac_of(name: &str) -> Option<[u8; 6]> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).ok()?;
-    let mut mac = [0; 6];
-    let mut parts = text.trim().split(':');
-    for byte in &mut mac {
-        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
-    }
-    parts.next().is_none().then_some(mac)
+    let own = getifaddrs().ok()?.filter(|one| one.interface_name == name);
+    own.filter_map(|one| one.address).find_map(|address| address.as_link_addr()?.addr())
 }

@@ -7,7 +7,9 @@ use super::Core;
 use crate::error::Error;
 use crate::layout::{Register, Table};
 use crate::target::{Action, Target, Write};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use weir_steering::{Flags, ServiceId};
 
 /// How often a switch that is away is looked for.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -210,6 +212,15 @@ impl<T: Target> Core<T> {
         }
         let tables = &self.record.tables;
         self.noted.retain(|state, _| tables.contains_key(&state.service));
+        // Until the next table leads all of them, packets ask for pending flows.
+        let asked: HashSet<ServiceId> = self.noted.keys().map(|state| state.service).collect();
+        for service in asked {
+            let Some(versions) = self.versions.get_mut(&service) else { continue };
+            versions.flags = versions.flags.with(Flags::PENDING, true);
+            if let Some(table) = self.record.tables.get(&service) {
+                table.set_flags(versions.flags);
+            }
+        }
         Ok(())
     }
 }

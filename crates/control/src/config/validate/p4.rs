@@ -210,13 +210,14 @@ mod tests {
         for service in [
             "method = \"residue\"",
             "method = \"concury\"\naffinity = \"client\"\nforward = \"ipip\"",
-            "protocol = \"udp\"",
+            "protocol = \"udp\"\n[service.check]\nenabled = false",
             "[service.check]\ndead_connections = \"keep\"",
         ] {
             let said = parse("", &format!("{WEB}{service}"), "");
             assert!(said.as_ref().is_ok_and(|_| true), "{service}: {said:?}");
         }
-        parse("", "vip = \"fd00::1\"\nany_port = true", "").unwrap();
+        let any = "vip = \"10.0.0.1\"\nany_port = true\n[service.check]\nenabled = false";
+        parse("", any, "").unwrap();
         parse("tunnel_source = \"10.0.0.9\"", WEB, "[limits]\nservices = 256").unwrap();
     }
 

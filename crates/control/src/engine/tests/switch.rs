@@ -82,6 +82,7 @@ impl Switched {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = config_with(&directory, 2, &format!("method = {method:?}"));
         config.balancer.interfaces = vec!["lo".to_owned()];
+        config.balancer.plane = PlaneKind::P4;
         let engine = open(Process::default(), &config);
         let live = HashMap::new();
         let mut world = Self { engine, live, config, _directory: directory };

@@ -20,7 +20,7 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
-	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp|dpdk]'
+	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp|dpdk|p4]'
 	@echo '          [SECONDS=30] [FLEET=3]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'

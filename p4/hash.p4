@@ -21,18 +21,29 @@ action scale(in bit<32> value, in bit<32> n, out bit<32> at) {
     at = product[63:32];
 }
 
-// A state: its address, and its ports as they stand on the wire.
-action hash_state(in bit<128> address, in bit<32> ports, in key_t key, out bit<64> value) {
-    bit<64> high;
-    bit<64> low;
+// The rest of a value of 48 bits by n, of which the inverse is the 64th power of 2 less one by n, without its rest.
+action rest(in bit<64> value, in bit<64> n, in bit<64> inverse, out bit<64> left) {
+    bit<128> product = (bit<128>)value * (bit<128>)inverse;
+    left = value - product[127:64] * n;
+    left = left >= n ? left - n : left;
+}
+
+// A state: its address, and its ports as they stand on the wire. The branches keep what the compiler makes of it small:
+// it puts one product into the other, twice for each shift.
+control HashState(in bit<128> address, in bit<32> ports, in key_t key, out bit<64> value) { apply {
+    bit<64> high; bit<64> low;
     swap64(address[127:64], high);
     swap64(address[63:0], low);
     bit<64> word = (bit<64>)(ports[7:0] ++ ports[15:8] ++ ports[23:16] ++ ports[31:24]);
-    bool is_ipv4 = high == 0 && low[31:0] == 0xffff0000;
-    bit<64> wide = high ^ key.wide;
-    mix(wide, key);
-    wide = wide ^ low;
-    mix(wide, key);
-    value = (is_ipv4 ? (low & 0xffffffff00000000) | word : wide ^ word) ^ key.xor;
+    if (high == 0 && low[31:0] == 0xffff0000) {
+        value = (low & 0xffffffff00000000) | word;
+    } else {
+        value = high ^ key.wide;
+        mix(value, key);
+        value = value ^ low;
+        mix(value, key);
+        value = value ^ word;
+    }
+    value = value ^ key.xor;
     mix(value, key);
-}
+} }

@@ -9,8 +9,7 @@ control ResidueRow(inout meta_t meta) {
     }
     @name(".exceptions") table exceptions {
         key = { meta.table_number: exact; meta.hash: exact; }
-        actions = { set_exception; NoAction; }
-        size = 262144;
+        actions = { set_exception; NoAction; } size = 262144;
     }
 
     apply {
@@ -20,8 +19,6 @@ control ResidueRow(inout meta_t meta) {
         meta.backend = entry & NUMBER;
         meta.row = meta.backend;
         meta.kept = false;
-        if (entry & RESERVED != 0) {
-            exceptions.apply();
-        }
+        if (entry & RESERVED != 0) { exceptions.apply(); }
     }
 }

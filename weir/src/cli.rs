@@ -188,7 +188,7 @@ pub enum Verb {
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
         break_connections: bool,
-        /// What decides packets, if that is not what the file says: "kernel", "af-xdp" or "dpdk".
+        /// What decides packets, if that is not what the file says: "kernel", "af-xdp", "dpdk" or "p4".
         #[arg(long, value_name = "PLANE", value_parser = plane_kind)]
         plane: Option<PlaneKind>,
     },
@@ -651,7 +651,7 @@ pub struct LabOptions {
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
-    /// What decides packets: kernel, af-xdp or dpdk (docs/planes.md).
+    /// What decides packets: kernel, af-xdp, dpdk (docs/planes.md) or p4 (docs/p4.md).
     #[arg(long, value_name = "PLANE", value_parser = plane_kind, default_value = "kernel")]
     pub plane: PlaneKind,
     /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that

@@ -9,13 +9,16 @@ use weir_control::config::PlaneKind;
 use weir_lab::demo::{self, DemoSpec};
 use weir_lab::topology::{Receivers, Topology};
 use weir_lab::view::Show;
-use weir_lab::{AgentSpec, Scenario, compare};
+use weir_lab::{AgentSpec, Program, Scenario, compare};
 use weir_steering::cheetah::ANSWERS;
 use weir_steering::{MethodId, why_none};
 
 /// Seconds that a new backend waits in a service of `jet`: longer than a connection of the lab is
 /// silent (its horizon is respected), and short enough for a run to see it serve.
 const WARM_UP: u64 = 20;
+
+/// Connections open at a time, on a P4 switch.
+const ON_A_SWITCH: usize = 200;
 
 /// Whether what was promised held.
 pub fn run(command: LabCommand) -> anyhow::Result<bool> {
@@ -63,6 +66,13 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
         // A table of its own: after all lines of `[balancer]`.
         spec.lab.taps = true;
         spec.balancer.balancer_lines += &weir_lab::dpdk(spec.lab.topology);
+    }
+    if options.plane == PlaneKind::P4 {
+        spec.lab.switch = Some(Program { files: weir_plane_p4::FILES });
+        if options.churn.connections.is_none() {
+            // It forwards some ten thousand packets in a second.
+            spec.traffic.connections = ON_A_SWITCH;
+        }
     }
     let report = demo::run(spec)?;
     if options.json {

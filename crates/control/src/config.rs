@@ -39,7 +39,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,6 +102,9 @@ pub struct Config {
     /// Ports of DPDK, for a plane over them.
     #[serde(default)]
     pub dpdk: Dpdk,
+    /// The switch, for a plane on one.
+    #[serde(default)]
+    pub p4: P4,
     /// Sizes of the data plane.
     pub limits: Limits,
     /// Who may ask for what, beside root at the socket.
@@ -208,6 +211,22 @@ pub enum PlaneKind {
     /// A process with ports of DPDK those in the middle of connections, in bursts; the program, at taps, the
     /// others. While there is no such process nothing comes in.
     Dpdk,
+    /// The program p4/weir.p4 on a switch, all of them; nothing of it is in the kernel.
+    P4,
+}
+
+/// The switch whose ports the balancer's interfaces are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct P4 {
+    /// Where its Thrift server is, on the loopback.
+    pub thrift: SocketAddr,
+}
+
+impl Default for P4 {
+    fn default() -> Self {
+        Self { thrift: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)) }
+    }
 }
 
 /// Ports of DPDK, and what DPDK is started with.
@@ -246,8 +265,8 @@ fn has_dpdk() -> bool {
 
 impl PlaneKind {
     /// All, as the configuration names them.
-    pub const ALL: [(&str, Self); 3] =
-        [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp), ("dpdk", Self::Dpdk)];
+    pub const ALL: [(&str, Self); 4] =
+        [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp), ("dpdk", Self::Dpdk), ("p4", Self::P4)];
 
     /// As the configuration names it.
     pub fn name(self) -> &'static str {
@@ -255,7 +274,13 @@ impl PlaneKind {
             Self::Kernel => "kernel",
             Self::AfXdp => "af-xdp",
             Self::Dpdk => "dpdk",
+            Self::P4 => "p4",
         }
+    }
+
+    /// Whether a process in user space decides packets beside the program in the kernel.
+    pub fn is_beside(self) -> bool {
+        matches!(self, Self::AfXdp | Self::Dpdk)
     }
 }
 

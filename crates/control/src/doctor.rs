@@ -13,6 +13,7 @@ mod host;
 mod interface;
 mod path;
 pub mod probe;
+mod switch;
 
 #[cfg(test)]
 mod tests;
@@ -21,9 +22,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, PlaneKind};
 use crate::neigh::{self, NeighError};
 
+pub(crate) use switch::in_the_way;
 pub use weir_host::{Finding, Verdict};
 
 /// What [`examine`] is to look at, and how long.
@@ -48,6 +50,12 @@ impl DoctorInput {
 /// the patience, while backends do not answer.
 pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if input.config.balancer.plane == PlaneKind::P4 {
+        // Nothing of it is in the kernel.
+        switch::examine(input, &mut findings);
+        path::examine(input, &mut findings);
+        return findings;
+    }
     host::examine(&mut findings);
     for name in &input.config.balancer.interfaces {
         interface::examine(name, &input.config, &mut findings);

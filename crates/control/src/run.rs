@@ -2,10 +2,11 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::{Config, PlaneKind};
+use crate::config::{Agents as AgentsAt, Config, PlaneKind};
 use crate::discovery;
 use crate::engine::{
-    Command, Engine, EngineError, Events, FleetNews, Front, Sender, Starting, begin, channel,
+    Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Starting,
+    begin, channel,
 };
 use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
@@ -13,14 +14,18 @@ use crate::last_good::{self, Instead};
 use crate::metrics;
 use crate::neigh;
 use crate::notify;
+use crate::tables::Shelf;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 use weir_fleet::News;
+use weir_plane::Plane;
 
 /// Commands that may wait for the engine.
 const QUEUE: usize = 1024;
@@ -69,30 +74,22 @@ pub async fn run(
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
         let starting = Starting { breaking, fleet, instead };
-        let result = match open_or_go_on(config, path, plane, starting) {
-            Ok((mut engine, transitions)) => {
-                engine.serve_metrics_by(where_metrics);
-                engine.serve_front_by(where_else, told);
-                engine.look_up_by(where_sought);
-                let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
-                    tokio::spawn(hear_fleet(own.clone(), news));
-                    tokio::spawn(keeper.run())
-                });
-                engine.commands_go_to(own);
-                engine.hear_agents_by(where_agents, trouble);
-                let shelf = engine.shelf();
-                match engine.announce() {
-                    Ok((keeper, wanted, reports)) => {
-                        let announcing = tokio::spawn(keeper.run(wanted, reports));
-                        let places = engine.places();
-                        let _ = opened.send((announcing, fleet, transitions, (places, shelf)));
-                        drop(opened);
-                        engine.run(commands)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Err(error) => Err(error),
+        let around = Around {
+            own,
+            where_metrics,
+            where_else,
+            told,
+            where_sought,
+            where_agents,
+            trouble,
+            opened,
+            commands,
+        };
+        let result = match config.balancer.plane {
+            PlaneKind::P4 => open_or_go_on(config, path, plane, starting, Engine::on_switch)
+                .and_then(|o| around.go(o)),
+            _ => open_or_go_on(config, path, plane, starting, Engine::open)
+                .and_then(|o| around.go(o)),
         };
         let _ = ended.send(result);
     })?;
@@ -151,31 +148,83 @@ pub async fn run(
     result.and(ended)
 }
 
+/// Who announces, who talks to the fleet, what checks say, where socket and run directory are, and the tables for
+/// others.
+type Opened =
+    (JoinHandle<()>, Option<JoinHandle<()>>, Transitions, ((PathBuf, PathBuf), Arc<Shelf>));
+
+/// What an engine tells, and by whom it is told.
+struct Around {
+    own: Sender,
+    where_metrics: watch::Sender<Option<SocketAddr>>,
+    where_else: watch::Sender<Front>,
+    told: Arc<Events>,
+    where_sought: watch::Sender<Arc<[Sought]>>,
+    where_agents: watch::Sender<Option<AgentsAt>>,
+    trouble: watch::Receiver<Option<String>>,
+    opened: std_mpsc::Sender<Opened>,
+    commands: Commands,
+}
+
+impl Around {
+    /// Runs an engine, of whatever plane, until it is told to stop.
+    fn go<P: Plane>(
+        self,
+        (mut engine, transitions): (Engine<P>, Transitions),
+    ) -> Result<(), EngineError> {
+        engine.serve_metrics_by(self.where_metrics);
+        engine.serve_front_by(self.where_else, self.told);
+        engine.look_up_by(self.where_sought);
+        let fleet = engine.join_fleet(self.own.clone()).map(|(keeper, news)| {
+            tokio::spawn(hear_fleet(self.own.clone(), news));
+            tokio::spawn(keeper.run())
+        });
+        engine.commands_go_to(self.own);
+        engine.hear_agents_by(self.where_agents, self.trouble);
+        let (keeper, wanted, reports) = engine.announce()?;
+        let announcing = tokio::spawn(keeper.run(wanted, reports));
+        let places = (engine.places(), engine.shelf());
+        let _ = self.opened.send((announcing, fleet, transitions, places));
+        drop(self.opened);
+        engine.run(self.commands)
+    }
+}
+
+/// How an engine is opened, over one kind of plane.
+type Open<P> =
+    fn(Config, PathBuf, Checker, Option<PlaneKind>, Starting) -> Result<Engine<P>, EngineError>;
+
 /// Opens the engine. What a file with nothing wrong in it asks for may be refused all the same, as it would
 /// break connections, or names what is not there: over a running data plane what was in force goes on then.
-fn open_or_go_on(
+fn open_or_go_on<P: Plane>(
     config: Config,
     path: PathBuf,
     plane: Option<PlaneKind>,
     starting: Starting,
-) -> Result<(Engine, Transitions), EngineError> {
+    how: Open<P>,
+) -> Result<(Engine<P>, Transitions), EngineError> {
     // Who asks for broken connections is not given others; and a fleet's configuration is no file's.
     let alone = !starting.breaking && starting.fleet.is_none() && starting.instead.is_none();
-    let why = match open(config, path.clone(), plane, starting) {
+    let kind = config.balancer.plane;
+    let why = match open(config, path.clone(), plane, starting, how) {
         Err(why) if alone && last_good::is_about_file(&why) => why,
         opened => return opened,
     };
-    let Some((config, number)) = last_good::find(&path, plane) else { return Err(why) };
+    let found = last_good::find(&path, plane);
+    let Some((config, number)) = found.filter(|(config, _)| config.balancer.plane == kind) else {
+        return Err(why);
+    };
     let instead = Some(Instead { number, why: why.to_string() });
-    open(config, path, plane, Starting { instead, ..Starting::default() }).map_err(|_| why)
+    open(config, path, plane, Starting { instead, ..Starting::default() }, how).map_err(|_| why)
 }
 
-fn open(
+fn open<P: Plane>(
     config: Config,
     path: PathBuf,
     plane: Option<PlaneKind>,
     starting: Starting,
-) -> Result<(Engine, Transitions), EngineError> {
+    how: Open<P>,
+) -> Result<(Engine<P>, Transitions), EngineError> {
     if let Some(Instead { number, why }) = &starting.instead {
         error!(
             "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
@@ -183,7 +232,7 @@ fn open(
         );
     }
     let (checker, transitions) = Checker::new();
-    let engine = Engine::open(config, path, checker, plane, starting)?;
+    let engine = how(config, path, checker, plane, starting)?;
     Ok((engine, transitions))
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
@@ -14,6 +14,7 @@ use crate::backend::Backend;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
+use crate::switch::{P4Switch, Program};
 use crate::topology::{
     self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, MAX_FLEET, Node,
     Plan, Receivers, Role, STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
@@ -64,6 +65,9 @@ pub struct LabSpec {
     /// Whether the balancer's interfaces are taps, beside the ends of its cables
     /// ([`device_of`](topology::device_of)), which a plane in user space has.
     pub taps: bool,
+    /// What a P4 switch runs whose ports the balancer's interfaces are, if there is one. The balancer has not the
+    /// VIPs then, and forwards nothing: its own stack sees all frames, too, and is to let them be.
+    pub switch: Option<Program>,
 }
 
 impl Default for LabSpec {
@@ -84,6 +88,7 @@ impl Default for LabSpec {
             work: false,
             cgroups: false,
             taps: false,
+            switch: None,
         }
     }
 }
@@ -108,6 +113,11 @@ impl LabSpec {
             let wrong = format!("taps in the topology {}", self.topology.name());
             return Err(Error::BadSpec(format!("{wrong}: l2, inline, nat and routed have them")));
         }
+        let ported = [Topology::L2, Topology::Routed];
+        if self.switch.is_some() && !ported.contains(&self.topology) {
+            let wrong = format!("a P4 switch in the topology {}", self.topology.name());
+            return Err(Error::BadSpec(format!("{wrong}: l2 and routed can have one")));
+        }
         if self.big_bytes == 0 || self.big_rate == 0 {
             return Err(Error::BadSpec("the long download has a size and a rate above 0".into()));
         }
@@ -129,6 +139,7 @@ pub struct Lab {
     stateful: Vec<NetNs>,
     switch: NetNs,
     events: Arc<PoolEvents>,
+    p4: Mutex<Option<P4Switch>>,
     spec: LabSpec,
     home: Home,
 }
@@ -177,6 +188,7 @@ impl Lab {
             stateful: stateful.map(|role| node(role).netns).collect(),
             switch: switch.netns.clone(),
             events: Arc::default(),
+            p4: Mutex::default(),
             spec,
             home,
         };
@@ -196,6 +208,11 @@ impl Lab {
             std::iter::once(switch).chain(others).try_for_each(|node| node.netns.keep_order())?;
         }
         tracing::debug!("wired after {:?}", started.elapsed());
+        if let Some(program) = self.spec.switch {
+            let mut switch = P4Switch::compile(self.balancer.clone(), self.home.path(), program)?;
+            switch.start()?;
+            *self.p4() = Some(switch);
+        }
         let big = self.home.path().join("big");
         File::create(&big)
             .and_then(|file| file.set_len(self.spec.big_bytes))
@@ -258,10 +275,28 @@ impl Lab {
         topology::plug(&self.switch, Role::Balancer, self.spec.topology, plugged)
     }
 
+    /// Ends the P4 switch, and starts it anew unless it is to be `gone`: it has forgotten everything then.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn restart_switch(&self, gone: bool) -> Result<()> {
+        match &mut *self.p4() {
+            Some(switch) if gone => switch.kill(),
+            Some(switch) => switch.start()?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn p4(&self) -> MutexGuard<'_, Option<P4Switch>> {
+        self.p4.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn plan(&self) -> Plan {
         let LabSpec { topology, bare, receivers, clients, backends, taps, .. } = self.spec;
+        let switch = self.spec.switch.is_some();
         let client_addresses = self.spec.addresses_per_client;
-        Plan { topology, client_addresses, bare, receivers, clients, backends, taps }
+        Plan { topology, client_addresses, bare, receivers, clients, backends, taps, switch }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.
@@ -393,6 +428,7 @@ impl Drop for Lab {
         for backend in &self.backends {
             backend.kill();
         }
+        *self.p4() = None;
         self.home.demolish();
     }
 }

@@ -244,6 +244,8 @@ pub(crate) struct Plan {
     pub(crate) backends: usize,
     /// Whether the balancer's interfaces are taps, and the ends of its cables have names of their own.
     pub(crate) taps: bool,
+    /// Whether the balancer's interfaces are ports of a P4 switch.
+    pub(crate) switch: bool,
 }
 
 /// One interface of a node, and the port of the bridge that it is joined to.
@@ -357,6 +359,16 @@ impl Role {
 
     /// Its addresses, each with the interface that has it.
     fn addresses(self, plan: Plan) -> Vec<(String, &'static str)> {
+        let mut all = self.own_addresses(plan);
+        if plan.switch && self == Self::Balancer {
+            // Its stack would answer what the switch forwards.
+            let vips = [format!("{VIP4}/32"), format!("{VIP6}/128")];
+            all.retain(|(address, _)| !vips.contains(address));
+        }
+        all
+    }
+
+    fn own_addresses(self, plan: Plan) -> Vec<(String, &'static str)> {
         let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
         let (mine, second) = match (plan.topology, self) {
             // The VIP is nobody's address: clients have a route to it.
@@ -421,8 +433,13 @@ impl Role {
     }
 
     /// Its routes: a destination and a router for each, with what else there is to say.
-    fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
-        match (topology, self) {
+    fn routes(self, plan: Plan) -> Vec<(String, IpAddr, &'static str)> {
+        match (plan.topology, self) {
+            // Nobody else has the VIPs.
+            (_, Self::Client(_)) if plan.switch => vec![
+                (format!("{VIP4}/32"), BALANCER4.into(), ""),
+                (format!("{VIP6}/128"), BALANCER6.into(), ""),
+            ],
             (
                 Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
                 Self::Client(_),
@@ -462,7 +479,7 @@ impl Role {
     }
 
     /// Settings under /proc/sys/net that must be there before the node has an interface.
-    fn sysctls(self, bare: bool) -> Vec<(&'static str, &'static str)> {
+    fn sysctls(self, plan: Plan) -> Vec<(&'static str, &'static str)> {
         let mut all = vec![
             ("ipv6/conf/default/accept_dad", "0"),
             ("ipv6/conf/default/accept_ra", "0"),
@@ -475,6 +492,12 @@ impl Role {
                 ("bridge/bridge-nf-call-iptables", "0"),
                 ("bridge/bridge-nf-call-ip6tables", "0"),
                 ("bridge/bridge-nf-call-arptables", "0"),
+            ]),
+            Self::Balancer if plan.switch => all.extend([
+                ("ipv4/ip_forward", "0"),
+                ("ipv6/conf/all/forwarding", "0"),
+                ("ipv4/conf/all/rp_filter", "0"),
+                ("ipv4/conf/default/rp_filter", "0"),
             ]),
             Self::Balancer | Self::Front(_) | Self::Stateful(_) | Self::Router => all.extend([
                 ("ipv4/ip_forward", "1"),
@@ -497,7 +520,7 @@ impl Role {
                 ("ipv4/tcp_no_metrics_save", "1"),
             ]),
             // As distributions have it: a strict filter of sources, and answers for all addresses.
-            Self::Backend(_) if bare => all.extend([
+            Self::Backend(_) if plan.bare => all.extend([
                 ("ipv4/conf/all/rp_filter", "1"),
                 ("ipv4/conf/default/rp_filter", "1"),
                 // The echo server listens at the VIP before the host has it.
@@ -551,7 +574,7 @@ impl Role {
         if (plan.topology, self) == (Topology::Vlan, Self::Balancer) {
             lines += &trunk::balancer(plan.clients, plan.backends);
         }
-        for (to, router, more) in self.routes(plan.topology) {
+        for (to, router, more) in self.routes(plan) {
             let more = if plan.bare { "" } else { more };
             lines += &format!("route add {to} via {router}{more}\n");
         }
@@ -574,7 +597,7 @@ pub(crate) struct Node {
 /// Wires the nodes of a topology, whose namespaces exist. The first node is the switch.
 pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
     for node in std::iter::once(switch).chain(others) {
-        node.netns.enter(|| set_sysctls(node.role, plan.bare))??;
+        node.netns.enter(|| set_sysctls(node.role, plan))??;
     }
     let mut lines = String::new();
     let vlans: &[&str] = if plan.topology == Topology::Vlan { &trunk::BRIDGES } else { &[] };
@@ -676,8 +699,8 @@ pub(crate) fn plug(switch: &NetNs, role: Role, topology: Topology, plugged: bool
 }
 
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.
-fn set_sysctls(role: Role, bare: bool) -> Result<()> {
-    for (name, value) in role.sysctls(bare) {
+fn set_sysctls(role: Role, plan: Plan) -> Result<()> {
+    for (name, value) in role.sysctls(plan) {
         match weir_testbed::sysctl(name, value) {
             Err(error) if is_optional(name) => tracing::debug!("{error}"),
             set => set?,
@@ -714,6 +737,7 @@ mod tests {
                 clients: MAX_CLIENTS,
                 backends: MAX_BACKENDS,
                 taps: false,
+                switch: false,
             };
             for role in &roles {
                 for cable in role.cables(topology) {

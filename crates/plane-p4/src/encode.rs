@@ -4,19 +4,24 @@
 use crate::error::Error;
 use crate::target::Action;
 use weir_hash::HashKey;
-use weir_steering::{BackendId, Codes, Image};
+use weir_steering::cheetah::servers;
+use weir_steering::{
+    BackendId, Codes, Flags, Image, MethodId, NO_BACKEND, RawHeader, SLOT_RESERVED,
+};
 
 /// What the registers and the table `exceptions` get.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Parts {
-    /// The DIP array, or rows.
+    /// The DIP array, or rows, or the numbers of servers that take new connections.
     pub slots: Vec<u16>,
-    /// Concury's array A.
+    /// Concury's array A, or servers by number.
     pub a: Vec<u16>,
     /// Concury's array B.
     pub b: Vec<u16>,
     /// Flows that their rows do not lead to their backends, by their hashes.
     pub exceptions: Vec<(u64, u16)>,
+    /// Partitions of connections by index.
+    pub partitions: u32,
 }
 
 /// Where the parts of a table stand in the registers.
@@ -26,7 +31,7 @@ pub struct Places {
     pub slots: (u32, u32),
     /// The same in `cells_a`.
     pub a: (u32, u32),
-    /// The same in `cells_b`.
+    /// The same in `cells_b`; of a table with connections by index, their partitions.
     pub b: (u32, u32),
 }
 
@@ -58,7 +63,7 @@ pub fn parts(image: &Image) -> Result<Parts, Error> {
                 slots: table.body().slots().to_vec(),
                 a: (0..a).map(cell).collect(),
                 b: (a..all).map(cell).collect(),
-                exceptions: Vec::new(),
+                ..Parts::default()
             })
         }
         Image::Residue(table) => Ok(Parts {
@@ -66,11 +71,46 @@ pub fn parts(image: &Image) -> Result<Parts, Error> {
             exceptions: table.body().exceptions().collect(),
             ..Parts::default()
         }),
+        Image::Cheetah(_) | Image::CheetahStateful(_) => cookie_parts(image),
         other => Err(unsupported(
             &format!("decide by the method {}", other.method()),
-            "set method = \"concury\" or \"residue\", or use the kernel's plane",
+            "set method = \"concury\", \"residue\", \"cheetah\" or \"cheetah-stateful\", or use the \
+             kernel's plane",
         )),
     }
+}
+
+fn raw(image: &Image) -> RawHeader {
+    RawHeader::from_bytes(&image.header_bytes(0))
+}
+
+/// The parts of a table of cookies: whoever takes no new connections is marked among the servers.
+fn cookie_parts(image: &Image) -> Result<Parts, Error> {
+    let (raw, flags) = (raw(image), image.header().flags());
+    if !flags.has(Flags::TELLS) {
+        return Err(unsupported(
+            "write cookies into answers, which do not pass it",
+            "set answers = \"backend\", and run weir agent on every backend",
+        ));
+    }
+    if raw.segment_bits != 0 {
+        return Err(unsupported("share cookies with another tier", "leave tier_bits out"));
+    }
+    if flags.has(Flags::TWO_CHOICES | Flags::COUNTS) {
+        return Err(unsupported("pick by load", "set scheduler = \"uniform\", \"rr\" or \"wrr\""));
+    }
+    let Some(servers) = servers(image) else { return Ok(Parts::default()) };
+    let server = |backend: &u16| match servers.serves(*backend) || *backend == NO_BACKEND {
+        true => *backend,
+        false => *backend | SLOT_RESERVED,
+    };
+    let stateful = image.method() == MethodId::CheetahStateful;
+    Ok(Parts {
+        slots: servers.serving().iter().filter_map(|backend| servers.number(*backend)).collect(),
+        a: servers.backends().iter().map(server).collect(),
+        partitions: if stateful { raw.fallback.into() } else { 0 },
+        ..Parts::default()
+    })
 }
 
 fn unsupported(what: &str, right: &'static str) -> Error {
@@ -79,7 +119,15 @@ fn unsupported(what: &str, right: &'static str) -> Error {
 
 /// The action that says what a table is and where it stands.
 pub fn set_image(image: &Image, places: &Places) -> Action {
-    let fallback = image.concury().and_then(|table| table.body().fallback());
+    let raw = raw(image);
+    let (fallback, idle, refuses) = match image {
+        Image::Cheetah(_) => (raw.fallback, 0, raw.codec),
+        Image::CheetahStateful(_) => (raw.chunks_a as u16, raw.segments, raw.codec),
+        other => {
+            let fallback = other.concury().and_then(|table| table.body().fallback());
+            (BackendId::to_slot(fallback), 0, 0)
+        }
+    };
     let mut data = vec![
         argument(image.method().number().into(), 8),
         argument(u64::from(image.method().info().needs.first_datagrams), 8),
@@ -88,6 +136,8 @@ pub fn set_image(image: &Image, places: &Places) -> Action {
     for (first, length) in [places.slots, places.a, places.b] {
         data.extend([argument(first.into(), 32), argument(length.into(), 32)]);
     }
-    data.push(argument(BackendId::to_slot(fallback).into(), 16));
+    data.push(argument(fallback.into(), 16));
+    let inverse = u64::MAX / u64::from(places.slots.1.max(1));
+    data.extend([argument(inverse, 64), argument(idle.into(), 32), argument(refuses.into(), 8)]);
     Action { name: "set_image", data }
 }

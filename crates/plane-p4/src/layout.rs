@@ -12,6 +12,18 @@ pub const SLOTS: u32 = 262_144;
 pub const PENDING_SETS: u32 = 2048;
 /// Flows of a set.
 pub const PENDING_WAYS: u32 = 4;
+/// Places of pending flows; behind them are those of tracked ones.
+pub const PENDING_PLACES: u32 = PENDING_SETS * PENDING_WAYS;
+/// Sets of tracked flows.
+pub const TRACKED_SETS: u32 = 16_384;
+/// Places of tracked flows.
+pub const TRACKED_PLACES: u32 = TRACKED_SETS * PENDING_WAYS;
+/// Places of both.
+pub const PLACES: u32 = PENDING_PLACES + TRACKED_PLACES;
+/// Partitions of connections by index.
+pub const PARTITIONS: u32 = 8;
+/// Connections by index.
+pub const CONNECTIONS: u32 = PARTITIONS * weir_steering::cheetah::PARTITION_SLOTS;
 /// Reports that wait.
 pub const RING: u32 = 16_384;
 /// Words of marks in a half.
@@ -62,22 +74,42 @@ macro_rules! registers {
 registers! {
     /// Of each service, whether it has a table and which of its two, and its flags.
     Selectors = "selectors", 48, SERVICES;
-    /// Of each backend, whether it is present and whether it is down.
+    /// Of each backend, whether it is present and whether it is down, and its incarnation.
     States = "states", 32, BACKENDS;
-    /// DIP arrays and rows.
+    /// DIP arrays, rows, and the numbers of servers that take new connections.
     Slots = "slots", 16, SLOTS;
-    /// Concury's array A.
+    /// Concury's array A; Cheetah's servers.
     CellsA = "cells_a", 16, CELLS;
     /// Concury's array B.
     CellsB = "cells_b", 16, CELLS;
     /// Pending flows, first word.
-    Pending0 = "pending_0", 48, PENDING_SETS * PENDING_WAYS;
+    Pending0 = "pending_0", 48, PLACES;
     /// Second word.
-    Pending1 = "pending_1", 48, PENDING_SETS * PENDING_WAYS;
+    Pending1 = "pending_1", 48, PLACES;
     /// Third word.
-    Pending2 = "pending_2", 48, PENDING_SETS * PENDING_WAYS;
-    /// Fourth word, with the backend plus one.
-    Pending3 = "pending_3", 48, PENDING_SETS * PENDING_WAYS;
+    Pending2 = "pending_2", 48, PLACES;
+    /// Fourth word, with the backend plus one; of a tracked flow, the number of its server plus one.
+    Pending3 = "pending_3", 48, PLACES;
+    /// Of tracked flows their slots' places plus one, their backends' incarnations, and when they were used last.
+    Tracked = "tracked", 63, TRACKED_PLACES;
+    /// Seconds.
+    Clock = "clock", 48, 1;
+    /// Whose turn it is at each service.
+    Turns = "turns", 48, SERVICES;
+    /// Hashes of connections by index, their high halves.
+    SlotHigh = "slot_high", 32, CONNECTIONS;
+    /// Their low halves.
+    SlotLow = "slot_low", 32, CONNECTIONS;
+    /// When each was used last, how far it is, and the number and the backend of its server.
+    SlotWords = "slot_words", 63, CONNECTIONS;
+    /// Free slots of each partition.
+    FreeSlots = "free_slots", 16, CONNECTIONS;
+    /// Slots of each partition that are in use.
+    SlotsUsed = "slots_used", 16, PARTITIONS;
+    /// Where the search for slots whose time is up goes on in each partition.
+    Hands = "hands", 16, PARTITIONS;
+    /// Of each service what found no slot, or none of its own; and its first partition, and how many.
+    SlotCounts = "slot_counts", 48, SERVICES * 4;
     /// Reports, first word.
     Ring0 = "ring_0", 48, RING;
     /// Second word.

@@ -11,8 +11,10 @@
 pub mod encode;
 mod error;
 pub mod layout;
+mod methods;
 mod model;
 mod plane;
+mod program;
 mod ranges;
 pub mod resources;
 mod state;
@@ -21,7 +23,9 @@ mod target;
 mod thrift;
 
 pub use error::Error;
+pub use methods::{METHODS, fits};
 pub use model::Model;
 pub use plane::P4;
+pub use program::FILES;
 pub use switch::Switch;
 pub use target::{Action, Target, Write};

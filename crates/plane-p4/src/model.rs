@@ -4,6 +4,8 @@
 //! `tests/model.rs` holds it against the tables that the writes were made of, and `make p4-test` a switch against
 //! both.
 
+mod cheetah;
+
 use crate::error::Error;
 use crate::layout::{
     MARK_WORDS, PENDING_WAYS, RING, Register, SEEN_LINES, SEEN_WAYS, STRANGER_WORDS, Table,
@@ -18,11 +20,12 @@ use weir_steering::{
     NO_BACKEND, SECOND_TRIES, SLOT_BACKEND, SLOT_RESERVED, ServiceId, ServiceState, StateKey,
     TAG_BITS, seen_tag,
 };
-use weir_wire::{Packet, Protocol, Reason, Rejected, parse};
+use weir_wire::{Packet, Protocol, Reason, Rejected, TcpFlags, parse, tcp_options};
 
 /// Registers and tables in memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Model {
+    /// As far as anything was written; zeros behind it.
     registers: HashMap<Register, Vec<u64>>,
     entries: HashMap<(Table, Vec<Vec<u8>>), Action>,
     defaults: HashMap<Table, Action>,
@@ -30,20 +33,8 @@ pub struct Model {
     ports: HashMap<u32, String>,
     /// Single changes that were made.
     pub writes: u64,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        let empty = |register: &Register| (*register, vec![0; register.size() as usize]);
-        Self {
-            registers: Register::ALL.iter().map(empty).collect(),
-            entries: HashMap::new(),
-            defaults: HashMap::new(),
-            sizes: HashMap::new(),
-            ports: HashMap::new(),
-            writes: 0,
-        }
-    }
+    /// The TSecr that the last packet got in place of its own, if it did.
+    pub told: Option<u32>,
 }
 
 /// What a packet follows.
@@ -55,6 +46,9 @@ struct Published {
     a: (u32, u32),
     b: (u32, u32),
     fallback: u16,
+    inverse: u64,
+    idle: u32,
+    refuses: bool,
     number: u32,
     flags: Flags,
 }
@@ -65,7 +59,11 @@ struct Asked {
     hash: u64,
     starts: bool,
     ends: bool,
+    acks: bool,
+    resets: bool,
     udp: bool,
+    /// TSecr, if there is a timestamp.
+    echo: Option<u32>,
 }
 
 const PENDING: [Register; 4] =
@@ -84,14 +82,17 @@ fn number(bytes: &[u8]) -> u64 {
 impl Model {
     /// An element of a register.
     pub fn get(&self, register: Register, index: u32) -> u64 {
-        self.registers[&register].get(index as usize).copied().unwrap_or(0)
+        let elements = self.registers.get(&register);
+        elements.and_then(|all| all.get(index as usize)).copied().unwrap_or(0)
     }
 
     fn set(&mut self, register: Register, index: u32, value: u64) {
         let mask = u64::MAX >> (64 - register.bits());
-        let elements =
-            self.registers.get_mut(&register).and_then(|all| all.get_mut(index as usize));
-        if let Some(element) = elements {
+        let elements = self.registers.entry(register).or_default();
+        if index < register.size() && elements.len() <= index as usize {
+            elements.resize(index as usize + 1, 0);
+        }
+        if let Some(element) = elements.get_mut(index as usize) {
             *element = value & mask;
         }
     }
@@ -112,6 +113,7 @@ impl Model {
     /// One frame through the program.
     pub fn process(&mut self, frame: &[u8]) -> Outcome {
         self.add(Register::Begun, 0, 1);
+        self.told = None;
         let (outcome, new, bytes) = self.decide(frame);
         match outcome {
             Outcome::Forwarded(backend) => {
@@ -136,13 +138,20 @@ impl Model {
         };
         let (packet, service) = packet;
         let Some(table) = self.table(service) else { return dropped(Reason::NoTable) };
-        let asked = self.question(&packet, service, &table);
+        let asked = self.question(frame, &packet, service, &table);
         if table.flags.has(Flags::MARK) && !asked.starts {
             self.mark(asked.hash);
         }
         let decided = match MethodId::numbered(table.method as u8) {
             Some(MethodId::Concury) => self.concury(&table, &asked),
             Some(MethodId::Residue) => self.residue(&table, &asked),
+            Some(method @ (MethodId::Cheetah | MethodId::CheetahStateful)) => {
+                let by_slot = method == MethodId::CheetahStateful;
+                return match self.cheetah(&table, &asked, by_slot) {
+                    Ok((backend, new)) => self.forward(backend, new, &packet, frame),
+                    Err(reason) => dropped(reason),
+                };
+            }
             _ => Err(Reason::UnknownMethod),
         };
         let reported = decided.and_then(|backend| {
@@ -155,13 +164,22 @@ impl Model {
             }
             Ok(backend)
         });
-        let backend = match reported {
-            Ok(backend) => backend,
-            Err(reason) => return dropped(reason),
-        };
-        match self.send(backend, &packet, frame) {
-            Ok(()) => (Outcome::Forwarded(backend), asked.starts, packet.ip_length.into()),
+        match reported {
+            Ok(backend) => self.forward(backend, asked.starts, &packet, frame),
             Err(reason) => dropped(reason),
+        }
+    }
+
+    fn forward(
+        &self,
+        backend: BackendId,
+        new: bool,
+        packet: &Packet,
+        frame: &[u8],
+    ) -> (Outcome, bool, u64) {
+        match self.send(backend, packet, frame) {
+            Ok(()) => (Outcome::Forwarded(backend), new, packet.ip_length.into()),
+            Err(reason) => (Outcome::Dropped(reason), false, 0),
         }
     }
 
@@ -210,12 +228,21 @@ impl Model {
             a: place(8),
             b: place(10),
             fallback: all[12] as u16,
+            inverse: all[13],
+            idle: all[14] as u32,
+            refuses: all[15] != 0,
             number: table_number,
             flags: Flags((selector >> 16) as u32),
         })
     }
 
-    fn question(&mut self, packet: &Packet, service: u16, table: &Published) -> Asked {
+    fn question(
+        &mut self,
+        frame: &[u8],
+        packet: &Packet,
+        service: u16,
+        table: &Published,
+    ) -> Asked {
         let key = if table.flags.has(Flags::CLIENT) {
             StateKey::of_client(&packet.flow)
         } else {
@@ -228,7 +255,10 @@ impl Model {
             hash: key.hash(&table.key),
             starts: packet.tcp_flags.starts(),
             ends: packet.tcp_flags.ends(),
+            acks: packet.tcp_flags.intersects(TcpFlags::ACK),
+            resets: packet.tcp_flags.intersects(TcpFlags::RST),
             udp,
+            echo: if udp { None } else { echo(frame, packet) },
         };
         if udp && table.first_datagrams {
             asked.starts = !self.seen_before(&asked);
@@ -428,8 +458,8 @@ impl Model {
         let action = self.entry(Table::Backends, &[&backend.get().to_be_bytes()]);
         let action = action.ok_or(Reason::NoNextHop)?;
         let overhead = match action.name {
-            "tunnel4" => 20,
-            "tunnel6" => 40,
+            "tunnel" if action.data[3] == [4] => 20,
+            "tunnel" => 40,
             _ => return Ok(()),
         };
         let ttl = if packet.flow.is_ipv4() { 8 } else { 7 };
@@ -482,7 +512,9 @@ impl Target for Model {
     }
 
     fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
-        Ok(self.registers[&register].clone())
+        let mut all = self.registers.get(&register).cloned().unwrap_or_default();
+        all.resize(register.size() as usize, 0);
+        Ok(all)
     }
 
     fn start_over(&mut self) -> Result<(), Error> {
@@ -500,6 +532,13 @@ impl Target for Model {
         self.ports.remove(&port);
         Ok(())
     }
+}
+
+/// TSecr, which the switch's parser finds where all planes do.
+fn echo(frame: &[u8], packet: &Packet) -> Option<u32> {
+    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
+    let segment = frame.get(packet.l4_offset.into()..end)?;
+    tcp_options::find(segment).ok().flatten().map(|stamps| stamps.echo)
 }
 
 /// What the switch's parser makes of a frame: it reads no SCTP.

@@ -5,15 +5,19 @@
 
 mod control;
 mod fill;
+mod kept;
+mod link;
 mod watch;
 
 pub use control::P4;
 
 use crate::encode::{self, Parts, Places};
 use crate::error::Error;
-use crate::layout::{CELLS, Register, SERVICES, SLOTS, Table};
+use crate::layout::{CELLS, PARTITIONS, Register, SERVICES, SLOTS, Table};
 use crate::ranges::Ranges;
 use crate::target::{Action, Target, Write};
+use kept::Kept;
+use link::Link;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +37,8 @@ struct Versions {
     shown: Option<usize>,
     flags: Flags,
     places: [Places; 2],
+    /// The first partition of its connections by index, and how many: the same for both.
+    partitions: (u32, u32),
     exceptions: [Vec<(u64, u16)>; 2],
 }
 
@@ -51,11 +57,16 @@ pub(crate) struct Core<T> {
     epoch: u64,
     /// Whether the switch has to be filled before anything else.
     lost: bool,
+    link: Link,
     /// When it was last seen to be what it was.
     seen: Instant,
     versions: HashMap<ServiceId, Versions>,
     /// Free ranges of `slots`, `cells_a` and `cells_b`, and what these hold.
     ranges: [Ranges; 3],
+    /// Partitions of connections by index.
+    partitions: Ranges,
+    /// What an earlier process had there.
+    kept: Kept,
     held: [Vec<u16>; 3],
     /// Lanes that were given to flows, of the half that is written, and which one that is.
     armed: Vec<u64>,
@@ -82,6 +93,8 @@ struct Counts {
     lost: u64,
 }
 
+/// Connections by index of a partition.
+const PARTITION: u32 = weir_steering::cheetah::PARTITION_SLOTS;
 const PARTS: [Register; 3] = [Register::Slots, Register::CellsA, Register::CellsB];
 const SIZES: [(u32, &str, &str); 3] = [
     (SLOTS, "entries of DIP arrays and rows", "SLOTS"),
@@ -95,16 +108,26 @@ impl<T: Target> Core<T> {
     /// # Errors
     /// If the switch refuses.
     pub fn new(target: T) -> Result<Self, Error> {
+        let mut plane = Self::empty(target);
+        plane.fill()?;
+        Ok(plane)
+    }
+
+    /// What nobody has asked for anything yet.
+    fn empty(target: T) -> Self {
         let sizes = SIZES.map(|(size, ..)| size);
-        let mut plane = Self {
+        Self {
             target,
             record: Soft::default(),
             key: HashKey::from_seed(rand::random()),
             epoch: 0,
             lost: false,
+            link: Link::default(),
             seen: Instant::now(),
             versions: HashMap::new(),
             ranges: sizes.map(Ranges::new),
+            partitions: Ranges::new(PARTITIONS),
+            kept: Kept::default(),
             held: sizes.map(|size| vec![0; size as usize]),
             armed: vec![0; weir_steering::words_for(0, crate::layout::MARK_WORDS as usize)],
             half: 0,
@@ -117,36 +140,15 @@ impl<T: Target> Core<T> {
             before: Counts::default(),
             counted: Counts::default(),
             fills: 0,
-        };
-        plane.fill()?;
-        Ok(plane)
-    }
-
-    /// Does this on the switch. After an error nobody knows what is in it: it is filled anew then.
-    fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
-        if self.lost {
-            self.fill()?;
         }
-        let done = self.target.write(writes);
-        self.lost = self.lost || done.is_err();
-        done
-    }
-
-    fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
-        let read = self.target.read(elements);
-        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
-        read
-    }
-
-    fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
-        let read = self.target.read_all(register);
-        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
-        read
     }
 
     /// Waits until the packets that are under way are decided. One thread of the switch runs all ingress
     /// pipelines, one packet after the other: with the packet that had begun last, all have ended.
     fn wait_for_packets(&mut self) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
         let begun = self.read(&[(Register::Begun, 0)])?[0];
         let end = Instant::now() + GRACE;
         while self.read(&[(Register::Ended, 0)])?[0] < begun {
@@ -205,6 +207,34 @@ impl<T: Target> Core<T> {
         Ok(places)
     }
 
+    /// Takes partitions for the connections of a service, which keeps them: what is in them is in use.
+    fn place_connections(&mut self, service: ServiceId, wanted: u32) -> Result<(), Error> {
+        let had = self.versions.entry(service).or_default().partitions.1;
+        if wanted == 0 || wanted == had {
+            return Ok(());
+        }
+        if had != 0 {
+            return Err(Error::Unsupported {
+                what: "give a service with connections another number of partitions".into(),
+                right: "remove the service and add it again",
+            });
+        }
+        let Some(first) = self.partitions.take(wanted) else {
+            let (what, name) = ("partitions of connections", "PARTITIONS");
+            let wanted = u64::from(wanted + self.partitions.in_use());
+            return Err(Error::Full { what, wanted, most: PARTITIONS.into(), name });
+        };
+        self.versions.entry(service).or_default().partitions = (first, wanted);
+        Ok(())
+    }
+
+    /// What packets are told of where a table stands.
+    fn told_places(&self, service: ServiceId, parts: &Parts, places: Places) -> Places {
+        let partitions = self.versions.get(&service).map(|versions| versions.partitions);
+        let partitions = partitions.filter(|_| parts.partitions > 0);
+        Places { b: partitions.unwrap_or(places.b), ..places }
+    }
+
     /// What has to be written so that registers hold these parts there.
     fn differences(&self, parts: &Parts, places: &Places) -> Vec<Write> {
         let mut writes = Vec::new();
@@ -235,19 +265,18 @@ impl<T: Target> Core<T> {
             return Err(Error::Full { what: "services", wanted, most, name: "SERVICES" });
         }
         let parts = encode::parts(image)?;
-        if self.lost {
-            self.fill()?;
-        }
         // Packets that follow the table before the last one are gone.
         self.wait_for_packets()?;
         let version = self.versions.get(&service).and_then(|of| of.shown).map_or(0, |now| 1 - now);
+        self.place_connections(service, parts.partitions)?;
         let places = self.place(service, version, &parts)?;
         let mut writes = self.differences(&parts, &places);
         writes.extend(self.exceptions(service, version, &parts.exceptions));
+        writes.extend(self.partitions_write(service));
         writes.push(Write::Insert {
             table: Table::Images,
             key: vec![table_number(service, version).to_be_bytes().to_vec()],
-            action: encode::set_image(image, &places),
+            action: encode::set_image(image, &self.told_places(service, &parts, places)),
         });
         self.write(&writes)?;
         self.hold(&parts, &places);
@@ -292,8 +321,11 @@ impl<T: Target> Core<T> {
             let key = vec![table_number(service, version).to_be_bytes().to_vec()];
             writes.push(Write::Remove { table: Table::Images, key });
         }
+        writes.extend(self.empty_partitions(service));
         self.write(&writes)?;
+        self.forget_tracked(service)?;
         let Some(versions) = self.versions.remove(&service) else { return Ok(()) };
+        self.partitions.give(versions.partitions.0, versions.partitions.1);
         for places in versions.places {
             let parts = [places.slots, places.a, places.b];
             for (ranges, (first, length)) in self.ranges.iter_mut().zip(parts) {
@@ -309,6 +341,9 @@ impl<T: Target> Core<T> {
         let Some(image) = self.record.tables.get(&service).map(Arc::clone) else { return Ok(None) };
         let shown = self.versions.get(&service).and_then(|of| Some((of.shown?, of.places)));
         let Some((version, places)) = shown else { return Ok(None) };
+        if !self.is_there() {
+            return Ok(Some(Image::clone(&image)));
+        }
         let parts = encode::parts(&image)?;
         let places = places[version];
         let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];

@@ -1,7 +1,7 @@
 //! What the program takes of a switch: bits of registers and tables, and stages of a pipeline like Tofino's, by a
 //! written estimate (docs/p4.md).
 
-use crate::layout::{Register, Table};
+use crate::layout::{Register, TRACKED_PLACES, Table};
 
 /// Bits of a register array.
 pub fn register_bits(register: Register) -> u64 {
@@ -47,9 +47,42 @@ pub const STAGES: &[(&str, u32)] = &[
     ("backend: an exact table; counters", 1),
 ];
 
+/// The same of Cheetah. A packet with a good cookie is done after the first six and the last one. What a first packet
+/// asks twice, the servers and the states of backends, needs copies of these arrays, or another pass; what sweeps
+/// slots, and the turns that go on past backends that are down, need one for each step. The parser walks the options.
+pub const COOKIE_STAGES: &[(&str, u32)] = &[
+    ("service, addresses, own MAC addresses: exact tables", 1),
+    ("selector: one register", 1),
+    ("the version's table: where its arrays are", 1),
+    ("hash of the state", 1),
+    (
+        "server of the number, or the slot's three words, at the place that cookie and hash give; the turn",
+        1,
+    ),
+    ("server of the slot; tracked flow's words; the list, at the turn", 1),
+    ("server of the number that was drawn or is known", 1),
+    ("state of the backend", 1),
+    ("slots of the partition in use", 1),
+    ("the free slot on top of the stack", 1),
+    ("the slot's words; the tracked flow's", 1),
+    ("backend: an exact table; counters", 1),
+];
+
 /// Stages in all.
-pub fn stages() -> u32 {
-    STAGES.iter().map(|(_, stages)| stages).sum()
+pub fn stages(of: &[(&str, u32)]) -> u32 {
+    of.iter().map(|(_, stages)| stages).sum()
+}
+
+/// Bits of what connections by index take, with their stacks.
+pub fn connection_bits() -> u64 {
+    let of = [Register::SlotHigh, Register::SlotLow, Register::SlotWords, Register::FreeSlots];
+    of.into_iter().map(register_bits).sum()
+}
+
+/// Bits of what tracked flows take.
+pub fn tracked_bits() -> u64 {
+    let word = u64::from(Register::Pending0.bits());
+    register_bits(Register::Tracked) + 4 * word * u64::from(TRACKED_PLACES)
 }
 
 #[cfg(test)]
@@ -69,7 +102,10 @@ mod tests {
             ("exceptions", megabits(key_bits(Table::Exceptions))),
             ("pins", megabits(key_bits(Table::Pins))),
             ("a million states", megabits(concury_bits(1_000_000, 12))),
-            ("stages", format!("{} stages", stages())),
+            ("connections", megabits(connection_bits())),
+            ("tracked flows", megabits(tracked_bits())),
+            ("stages", format!("{} stages", stages(STAGES))),
+            ("stages of cookies", format!("Cheetah {}", stages(COOKIE_STAGES))),
         ] {
             assert!(text.contains(&figure), "{what}: docs/p4.md does not say {figure}");
         }

@@ -1,6 +1,6 @@
 //! A state in four words of 48 bits, as registers hold it.
 
-use crate::layout::{PENDING_SETS, PENDING_WAYS};
+use crate::layout::{PENDING_SETS, PENDING_WAYS, TRACKED_SETS};
 use weir_hash::{HashKey, Key};
 use weir_steering::{BackendId, Event, EventKind, ServiceId, ServiceState, StateKey};
 
@@ -61,6 +61,41 @@ pub fn sets_of(key: &HashKey, state: &StateKey) -> [u32; 2] {
     let hash = state.hash(key);
     [hash, hash >> 32].map(|hash| (hash as u32 & (PENDING_SETS - 1)) * PENDING_WAYS)
 }
+
+/// The same among tracked flows.
+pub fn tracked_sets_of(key: &HashKey, state: &StateKey) -> [u32; 2] {
+    let hash = state.hash(key);
+    let set = |hash: u64| PENDING_SETS + (hash as u32 & (TRACKED_SETS - 1));
+    [hash, hash >> 32].map(|hash| set(hash) * PENDING_WAYS)
+}
+
+/// What is noted of a tracked flow beside the number of its server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Noted {
+    /// The place of its slot plus one; 0 for none.
+    pub place: u16,
+    /// The incarnation of its backend.
+    pub incarnation: u16,
+    /// When it was used last, in seconds: 31 bits.
+    pub last: u32,
+}
+
+impl Noted {
+    /// From the register's word.
+    pub fn of_word(word: u64) -> Self {
+        let (place, incarnation) = ((word >> 47) as u16, (word >> 31) as u16);
+        Self { place, incarnation, last: word as u32 & SECONDS }
+    }
+
+    /// As the register has it.
+    pub fn word(self) -> u64 {
+        let Self { place, incarnation, last } = self;
+        u64::from(place) << 47 | u64::from(incarnation) << 31 | u64::from(last & SECONDS)
+    }
+}
+
+/// The bits of seconds in words that have other things, too.
+pub const SECONDS: u32 = u32::MAX >> 1;
 
 /// The place that a flow takes: the first free one of the set that has fewer flows. `used`: whether a place is.
 pub fn place_in(sets: [u32; 2], used: impl Fn(u32) -> bool) -> Option<u32> {

@@ -109,6 +109,19 @@ impl Switch {
         Ok(())
     }
 
+    /// The numbers of its ports.
+    fn ports(&mut self) -> Result<Vec<u32>, Error> {
+        const CALL: &str = "bm_dev_mgr_show_ports";
+        let returned = self.one(|calls, number| {
+            calls.begin(SERVICE, CALL, number).end();
+            CALL
+        })?;
+        match returned {
+            Returned::Numbers(all) => Ok(all.into_iter().map(|port| port as u32).collect()),
+            other => Err(self.unexpected(CALL, &other)),
+        }
+    }
+
     fn unexpected(&self, call: &str, returned: &Returned) -> Error {
         let what = format!("{returned:?}");
         Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
@@ -298,6 +311,10 @@ impl Target for Switch {
         })?;
         if returned != Returned::Nothing {
             return Err(self.unexpected("bm_reset_state", &returned));
+        }
+        // One that goes on from an earlier process has its ports still, and those that are none any more.
+        for port in self.ports()? {
+            self.remove_port(port)?;
         }
         self.one(|calls, number| {
             calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();

@@ -127,7 +127,7 @@ pub enum Returned {
     Nothing,
     /// A number.
     Number(i64),
-    /// Numbers.
+    /// Numbers, or structures by their first ones.
     Numbers(Vec<i64>),
     /// Something else, which nobody needs.
     Other,
@@ -246,9 +246,23 @@ impl<R: Read> Replies<R> {
         Ok(returned)
     }
 
+    /// The first field of a structure, which is a number: what the switch calls a port.
+    fn first_number(&mut self) -> io::Result<i64> {
+        let mut number = 0;
+        self.each_field(|replies, kind, id| match (kind, id) {
+            (Kind::I32, 1) => replies.u32().map(|found| number = i64::from(found as i32)),
+            _ => replies.skip(kind, 8),
+        })?;
+        Ok(number)
+    }
+
     fn numbers(&mut self) -> io::Result<Returned> {
         let kind = Kind::of(self.byte()?)?;
         let length = self.length()?;
+        if kind == Kind::Struct {
+            let numbers = (0..length).map(|_| self.first_number());
+            return numbers.collect::<io::Result<_>>().map(Returned::Numbers);
+        }
         if kind != Kind::I64 {
             (0..length).try_for_each(|_| self.skip(kind, 8))?;
             return Ok(Returned::Other);
@@ -289,7 +303,13 @@ mod tests {
     #[test]
     fn replies_are_numbers_lists_and_refusals() {
         let list = [&[15, 0, 0, 10, 0, 0, 0, 2][..], &1i64.to_be_bytes(), &(-1i64).to_be_bytes()];
-        let cases: [(&[u8], Returned); 4] = [
+        let ports = [
+            &[15, 0, 0, 12, 0, 0, 0, 2, 8, 0, 1, 0, 0, 0, 7, 11, 0, 2, 0, 0, 0, 1][..],
+            b"a",
+            &[2, 0, 3, 1, 0, 8, 0, 1, 0, 0, 0, 9, 0],
+        ];
+        let cases: [(&[u8], Returned); 5] = [
+            (&ports.concat(), Returned::Numbers(vec![7, 9])),
             (&[], Returned::Nothing),
             (&[10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2], Returned::Number(258)),
             (&list.concat(), Returned::Numbers(vec![1, -1])),

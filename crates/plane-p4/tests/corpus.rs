@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Hop, Outcome, Plane, VipKey};
 use weir_plane_p4::{Model, P4};
+use weir_steering::cheetah::PARTITIONS;
 use weir_steering::update::Plane as _;
 use weir_steering::{BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings};
-use weir_wire::{Protocol, Reason, map_address, parse};
+use weir_wire::{Protocol, Reason, map_address, parse, tcp_options};
 
 /// Whether the switch has all that a set-up asks for.
 fn is_possible(setup: &Setup) -> bool {
@@ -28,7 +29,12 @@ fn is_possible(setup: &Setup) -> bool {
             && backend.tunnel.as_ref().is_none_or(tunnel)
     };
     let service = |service: &Service| {
-        ["concury", "residue", "none"].contains(&&service.method[..])
+        let word = |name: &str| service.settings.get(name).and_then(|word| word.as_str());
+        let cookies = ["cheetah", "cheetah-stateful"].contains(&&service.method[..])
+            && word("answers") == Some("backend")
+            && word("scheduler").is_none_or(|word| ["uniform", "rr", "wrr"].contains(&word))
+            && !service.settings.contains_key("tier_bits");
+        (cookies || ["concury", "residue", "none"].contains(&&service.method[..]))
             && service.bits.is_none()
             && service.protocol != "sctp"
             && service.last_port.is_none()
@@ -76,6 +82,13 @@ fn is_common(case: &Case) -> bool {
         !apart && !told && !frozen && !step.returned && !step.spent && step.id.is_none()
     };
     case.needs.is_empty() && case.step.iter().all(step)
+}
+
+/// TSecr of a frame.
+fn echo(frame: &[u8]) -> Option<u32> {
+    let packet = parse(frame).ok()?;
+    let found = tcp_options::find(frame.get(packet.l4_offset.into()..)?);
+    found.ok().flatten().map(|stamps| stamps.echo)
 }
 
 struct World<'a> {
@@ -134,9 +147,15 @@ impl<'a> World<'a> {
         self.builder = None;
         let Some(method) = MethodId::named(&service.method) else { return };
         let mut settings = Settings::of(method);
+        if method == MethodId::CheetahStateful {
+            settings.set(PARTITIONS, 1).expect("it has such a setting");
+        }
         for (name, value) in &service.settings {
-            let value = value.as_integer().expect("a number") as u64;
-            settings.set(name, value).expect("it has such a setting");
+            let set = match value {
+                toml::Value::String(word) => settings.set_word(name, word),
+                other => settings.set(name, other.as_integer().expect("a number") as u64),
+            };
+            set.expect("it has such a setting");
         }
         let seed = service.seed.unwrap_or(u64::from(number.0) + 7);
         let config = ServiceConfig {
@@ -185,6 +204,9 @@ impl<'a> World<'a> {
             let pending = change.pending.unwrap_or(record);
             self.plane.set_flags(ServiceId(0), record, pending).expect("it has a table");
         }
+        if let Some(seconds) = change.seconds {
+            self.plane.set_clock(self.plane.clock() + seconds);
+        }
         if let Some(pool) = &change.pool {
             self.publish(ServiceId(0), &pool.iter().map(String::as_str).collect::<Vec<_>>());
         }
@@ -205,7 +227,10 @@ impl<'a> World<'a> {
                     lanes.get(backend.index()).copied().unwrap_or_default()
                 };
                 let (before, after) = (lane(&before), lane(&after));
-                number.is_none_or(|number| number == backend)
+                let told = step.out_bytes.as_ref().and_then(|bytes| echo(&bytes.0));
+                let told = told.filter(|told| echo(&frame) != Some(*told));
+                self.plane.target().told == told
+                    && number.is_none_or(|number| number == backend)
                     && after.packets == before.packets + 1
                     && after.flows == before.flows + u64::from(step.new)
                     && step.bytes.is_none_or(|bytes| after.bytes == before.bytes + bytes)

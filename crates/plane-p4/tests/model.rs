@@ -14,11 +14,13 @@ fn the_registers_decide_as_the_tables_do() {
     let seed = from_environment("WEIR_SEED", rand::random);
     let packets = from_environment("WEIR_PACKETS", || 60_000);
     let mut world = World::new(seed, Model::default(), 0, |_| {});
+    let mut cookies = 0;
     for packet in 0..packets {
         match world.rng.random_range(0..60) {
             0..3 => world.update_any(),
             3 if packet % 7 == 0 => world.turn_marks(),
             4 if packet % 11 == 0 => world.next_generation(),
+            5 => world.wait(),
             _ => {}
         }
         let frame = world.frame();
@@ -31,6 +33,11 @@ fn the_registers_decide_as_the_tables_do() {
             World::<Model>::same(found, wanted),
             "packet {packet}: {found:?} where {wanted:?} is right: {frame:02x?}"
         );
+        if matches!(found, weir_plane::Outcome::Forwarded(_)) {
+            let told = world.plane.p4.target().told;
+            assert_eq!(told, world.told, "packet {packet}: {frame:02x?}");
+            cookies += u64::from(told.is_some());
+        }
         if packet % 997 == 0 {
             world.compare_memory();
         }
@@ -39,8 +46,12 @@ fn the_registers_decide_as_the_tables_do() {
     world.compare_memory();
     println!("{:#?}", world.outcomes);
     println!("{} updates, {} reports", world.updates, world.plane.compared);
+    let slots = world.slot_counts();
+    println!("{cookies} cookies told; {slots:?}");
+    let [stale, foreign] = [slots.stale, slots.foreign];
+    assert!(packets < 50_000 || cookies > 1_000 && slots.used > 100 && stale > 100 && foreign > 10);
     assert!(world.plane.compared > packets / 20 && world.updates > packets / 1_000);
-    for reason in ["forwarded", "dropped OtherHost", "dropped NoBackend"] {
+    for reason in ["forwarded", "dropped OtherHost", "dropped NoBackend", "dropped NoCookie"] {
         assert!(packets < 50_000 || world.outcomes.contains_key(reason), "none was {reason}");
     }
 }

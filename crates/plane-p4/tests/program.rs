@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use weir_plane_p4::layout::{Register, Table};
+use weir_plane_p4::layout::{PENDING_PLACES, PENDING_WAYS, Register, TRACKED_SETS, Table};
+use weir_steering::cheetah::{self, SlotState};
 use weir_steering::{Flags, MethodId, NEXT_TRY, NO_BACKEND, SECOND_TRIES, SLOT_RESERVED};
 use weir_wire::Reason;
 
@@ -64,6 +65,20 @@ fn sizes_reasons_and_flags_are_those_of_the_program() {
         ("CLIENT", Flags::CLIENT.into()),
         ("CONCURY", MethodId::Concury.number().into()),
         ("RESIDUE", MethodId::Residue.number().into()),
+        ("CHEETAH", MethodId::Cheetah.number().into()),
+        ("CHEETAH_STATEFUL", MethodId::CheetahStateful.number().into()),
+        ("TURNS", Flags::TURNS.into()),
+        ("TOLD_MARK", cheetah::TOLD_MARK.into()),
+        ("OPENING", SlotState::Opening as u64),
+        ("OPEN", SlotState::Open as u64),
+        ("CLOSING", SlotState::Closing as u64),
+        ("OPENING_SECONDS", cheetah::OPENING_SECONDS.into()),
+        ("LINGER_SECONDS", cheetah::LINGER_SECONDS.into()),
+        ("PARTITION_SLOTS", cheetah::PARTITION_SLOTS.into()),
+        ("PENDING_PLACES", PENDING_PLACES.into()),
+        ("PENDING_SETS", (PENDING_PLACES / PENDING_WAYS).into()),
+        ("PENDING_WAYS", PENDING_WAYS.into()),
+        ("TRACKED_SETS", TRACKED_SETS.into()),
         ("NEXT_TRY", NEXT_TRY),
         ("NO_BACKEND", NO_BACKEND.into()),
         ("RESERVED", SLOT_RESERVED.into()),
@@ -76,6 +91,8 @@ fn sizes_reasons_and_flags_are_those_of_the_program() {
     }
     let tries = text.matches("SIX(TRY)").count() * 6;
     assert_eq!(tries, SECOND_TRIES, "further rows that a new flow tries");
+    let turns = text.matches("SIX(DRAW)").count() * 6;
+    assert_eq!(turns, SECOND_TRIES, "turns that a new connection takes at most");
 }
 
 #[test]

@@ -4,22 +4,24 @@
 //! `make p4-test` compiles the program and says where it is: these tests need the switch, and are no part of
 //! `make test`. `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+mod cookies;
 mod world;
 
 use rand::Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_plane::forward::l2;
 use weir_plane::{Attachment, Outcome, Plane};
 use weir_plane_p4::{P4, Switch};
 use weir_steering::update::Plane as _;
+use weir_steering::{MethodId, SCHEDULER};
 use weir_testbed::in_own_namespace;
 use weir_testbed::link::ip;
 use weir_testbed::packet::PacketSocket;
 use weir_testbed::process::tie;
 use weir_wire::craft::Frame;
-use weir_wire::{FlowKey, Protocol, TcpFlags};
+use weir_wire::{FlowKey, Protocol, TcpFlags, tcp_options};
 use world::{OWN_MAC, World, from_environment};
 
 const THRIFT: &str = "127.0.0.1:9090";
@@ -147,6 +149,7 @@ fn a_switch_does_what_the_plane_in_memory_does() {
             match world.rng.random_range(0..40) {
                 0 => world.turn_marks(),
                 1 => world.next_generation(),
+                2..10 => world.wait(),
                 _ => {}
             }
             let mut frames = Vec::new();
@@ -171,10 +174,61 @@ fn a_switch_does_what_the_plane_in_memory_does() {
         }
         println!("{:#?}", world.outcomes);
         println!("{sent} frames, {out} came out; {} updates", world.updates);
-        println!("{} reports", world.plane.compared);
+        println!("{} reports; {:?}", world.plane.compared, world.slot_counts());
         assert!(out as u64 > sent / 2 && world.updates > sent / 1_000);
         assert_eq!(world.plane.p4.fills(), 1, "it never had to be filled anew");
         assert_eq!(world.plane.p4.unrecorded(), 0, "every report was taken");
+    })
+    .expect("needs root");
+}
+
+/// Where a burst of one connection's packets goes: its backend's number, and the TSecr that it came with.
+fn through(socket: &PacketSocket, frame: &[u8]) -> (u8, Option<u32>) {
+    socket.send(frame).expect("the link is up");
+    let (mut buffer, end) = ([0; 4096], Instant::now() + PATIENCE);
+    loop {
+        assert!(Instant::now() < end, "it does not come out: {frame:02x?}");
+        let got = socket.receive(&mut buffer, Duration::from_millis(100)).expect("the link is up");
+        let Some(got) = got else { continue };
+        let packet = weir_wire::parse(got).expect("it is whole");
+        let stamps = tcp_options::find(&got[usize::from(packet.l4_offset)..]).expect("it is whole");
+        return (got[5], stamps.map(|stamps| stamps.echo));
+    }
+}
+
+/// Connections by index, and those without cookies, outlive the control plane that has filled the switch.
+#[test]
+fn the_next_control_plane_puts_connections_back() {
+    in_own_namespace(|| {
+        let socket = link();
+        let _process = Process::start();
+        let words = [(SCHEDULER, "wrr")];
+        let image = cookies::image(MethodId::CheetahStateful, &words, &[1, 3, 2]);
+        let ports = ["port".to_owned()];
+        let mut plane = cookies::filled(P4::new(connect()).expect("it is there"), &image, 3);
+        plane.attach(&ports, Attachment::Auto).expect("it is there");
+        plane.set_clock(9);
+        let syn = |number: u32| {
+            cookies::frame(number, TcpFlags::SYN, (!number.is_multiple_of(5)).then_some(0))
+        };
+        let lives: Vec<_> = (0..60).map(|number| through(&socket, &syn(number))).collect();
+        let (counts, turn) = (plane.slot_counts(cookies::SERVICE), plane.turn(cookies::SERVICE));
+        assert_eq!(counts.map(|counts| counts.used), Some(48));
+        drop(plane);
+        let next = P4::over(connect()).expect("it is there");
+        let mut plane = cookies::filled(next, &image, 3);
+        let begun = Instant::now();
+        plane.attach(&ports, Attachment::Auto).expect("it is there");
+        println!("taken over in {} ms", begun.elapsed().as_millis());
+        assert_eq!((plane.clock(), plane.turn(cookies::SERVICE)), (9, turn));
+        assert_eq!(plane.slot_counts(cookies::SERVICE), counts);
+        for (number, (backend, told)) in (0..).zip(&lives) {
+            let ack = cookies::frame(number, TcpFlags::ACK, *told);
+            assert_eq!(through(&socket, &ack), (*backend, *told), "connection {number}");
+        }
+        let others: BTreeSet<_> =
+            (100..160).map(|number| through(&socket, &syn(number)).0).collect();
+        assert_eq!(others.len(), 3);
     })
     .expect("needs root");
 }
@@ -206,8 +260,11 @@ fn a_restart_is_noticed_within_a_second_and_filled_first() {
         let mut reports = Vec::new();
         world.plane.p4.drain(&mut |event| reports.push(*event)).expect("the switch is there");
         world.plane.oracle.memory.events.clear();
+        // What is pending is known as of the last look, and an update looks before it ends.
+        world.plane.p4.pending().expect("the switch is there");
         let before = world.plane.p4.outcomes().expect("they can be read");
         drop(process);
+        world.lose_connections();
         let _process = Process::start();
         drop(connect());
         // A new switch that nobody has filled drops what it cannot decide.

@@ -658,6 +658,11 @@ pub trait Plane: update::Plane {
         None
     }
 
+    /// Why it decides no packets just now, if it does not, and what is done about it.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.
     ///
     /// # Errors

@@ -132,6 +132,7 @@ fn part(path: &Path) -> Result<String, ConfigError> {
         for (table, span) in [
             ("balancer", file.balancer.as_ref().map(Spanned::span)),
             ("dpdk", file.dpdk.as_ref().map(Spanned::span)),
+            ("p4", file.p4.as_ref().map(Spanned::span)),
             ("limits", file.limits.as_ref().map(Spanned::span)),
             ("api", file.api.as_ref().map(Spanned::span)),
         ] {

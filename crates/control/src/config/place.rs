@@ -58,6 +58,8 @@ pub enum Table<'a> {
     Balancer,
     /// `[dpdk]`.
     Dpdk,
+    /// `[p4]`.
+    P4,
     /// `[limits]`.
     Limits,
     /// `[[service]]` of this name.
@@ -74,6 +76,7 @@ fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
     let header = match table {
         Table::Balancer => "[balancer]",
         Table::Dpdk => "[dpdk]",
+        Table::P4 => "[p4]",
         Table::Limits => "[limits]",
         Table::Service(_) => "[[service]]",
     };

@@ -56,6 +56,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         dpdk: file.dpdk,
+        p4: file.p4,
         limits: limits(&file.limits, &file.services),
         api: file.api,
         agents: file.agents,

@@ -28,6 +28,7 @@ pub fn schema() -> Value {
         ("", balancer_required as fn(&mut Value)),
         ("balancer", balancer),
         ("dpdk", dpdk),
+        ("p4", p4),
         ("limits", limits),
         ("api", api),
         ("api.client", api_client),
@@ -106,6 +107,10 @@ fn balancer(object: &mut Value) {
 fn dpdk(object: &mut Value) {
     add(object, "devices", json!({ "uniqueItems": true }));
     range(object, &["memory_mb"], 64, 65_536);
+}
+
+fn p4(object: &mut Value) {
+    add(object, "thrift", json!({ "pattern": "^(127\\.[0-9.]+|\\[::1\\]):[0-9]{1,5}$" }));
 }
 
 fn api(object: &mut Value) {

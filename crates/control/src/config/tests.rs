@@ -643,7 +643,7 @@ fn faults_of_balancer_and_limits() {
             line: 3,
             words: &[
                 "unknown field `servce`",
-                "balancer, dpdk, limits, api, agents, announce, store, service",
+                "balancer, dpdk, p4, limits, api, agents, announce, store, service",
             ],
         },
         Case {

@@ -11,6 +11,7 @@ mod full_nat;
 mod lists;
 mod maintenance;
 mod new_flows;
+mod p4;
 mod quic;
 mod scope;
 mod service;
@@ -33,7 +34,7 @@ use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{
-    Agents, Announce, Dpdk, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+    Agents, Announce, Dpdk, P4, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
 };
 pub(super) use check::Check;
 use scope::Scope;
@@ -44,6 +45,7 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub dpdk: Dpdk,
+    pub p4: P4,
     pub limits: Limits,
     pub api: Api,
     pub agents: Option<Agents>,
@@ -107,11 +109,27 @@ pub(super) fn validate(
         let plane = place(&raw.get_ref().plane).unwrap_or(raw.span());
         (plane, place(&raw.get_ref().mode))
     });
+    let tunnel_source = file.balancer.as_ref().and_then(|raw| raw.get_ref().tunnel_source.clone());
     let mut balancer = balancer(file.balancer, problems);
     balancer.plane = plane.or(balancer.plane);
     let dpdk = dpdk::table(file.dpdk, problems);
-    if let Some(kind @ (PlaneKind::AfXdp | PlaneKind::Dpdk)) = balancer.plane {
-        in_user_space(kind, &file.service, followed.as_ref(), problems);
+    let p4 = p4::table(file.p4, problems);
+    match balancer.plane {
+        Some(kind @ (PlaneKind::AfXdp | PlaneKind::Dpdk)) => {
+            in_user_space(kind, &file.service, followed.as_ref(), problems);
+        }
+        Some(PlaneKind::P4) => {
+            let asked = p4::Asked {
+                mode: said.as_ref().and_then(|(_, mode)| mode.clone()),
+                followed: followed.as_ref().map(Spanned::span),
+                tunnel_source,
+                store: file.store.as_ref().map(Spanned::span),
+                limits: file.limits.as_ref(),
+                services: &file.service,
+            };
+            p4::can_do(asked, problems);
+        }
+        _ => {}
     }
     if balancer.plane == Some(PlaneKind::Dpdk) {
         let (plane, mode) = said.unwrap_or((0..0, None));
@@ -143,6 +161,9 @@ pub(super) fn validate(
         .filter_map(|(at, raw)| service::validate(raw, at, methods, problems))
         .collect();
     if services.len() == given {
+        if balancer.plane == Some(PlaneKind::P4) {
+            p4::fits(&services, &places, problems);
+        }
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
         agents::are_heard(&services, &places, heard, problems);
@@ -155,7 +176,17 @@ pub(super) fn validate(
         tables_fit(&services, &limits, place, problems);
     }
     let whole = services.len() == given;
-    whole.then_some(File { balancer, dpdk: dpdk.0, limits, api, agents, announce, store, services })
+    whole.then_some(File {
+        balancer,
+        dpdk: dpdk.0,
+        p4,
+        limits,
+        api,
+        agents,
+        announce,
+        store,
+        services,
+    })
 }
 
 /// Fewer would find nothing in a day.

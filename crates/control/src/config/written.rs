@@ -21,6 +21,7 @@ type Field<T> = Option<Spanned<T>>;
 pub(super) struct File {
     pub balancer: Field<Balancer>,
     pub dpdk: Field<Dpdk>,
+    pub p4: Field<P4>,
     pub limits: Field<Limits>,
     pub api: Field<Api>,
     pub agents: Field<Agents>,
@@ -63,6 +64,12 @@ pub(super) struct Dpdk {
     pub huge_pages: Field<bool>,
     pub memory_mb: Field<i64>,
     pub longest_nap: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct P4 {
+    pub thrift: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -39,6 +39,7 @@ mod slots;
 mod snapshot;
 mod status;
 mod step;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -87,6 +88,7 @@ use service::ServiceRuntime;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixListener;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -379,6 +381,8 @@ pub struct Engine<P: Plane = LivePlane> {
     user: Option<Supervisor>,
     /// What the start said decides packets, whatever the file says.
     told_plane: Option<PlaneKind>,
+    /// Held while it fills a switch.
+    claim: Option<UnixListener>,
 }
 
 /// Directory of an instance's pins.
@@ -468,10 +472,13 @@ impl Engine {
             PlaneKind::Kernel => kernel.stand_alone().plane()?,
             // Without sockets all frames that come by a tap are the program's; what both planes share is there.
             PlaneKind::AfXdp | PlaneKind::Dpdk => kernel.stand_in_front().plane()?,
+            PlaneKind::P4 => {
+                return Err(EngineError::Invalid("a switch is not in the kernel".into()));
+            }
         }
         let plane = LivePlane::new(kernel).plane()?;
         let run_dir = config.balancer.run_dir.clone();
-        let process = (kind != PlaneKind::Kernel).then(|| Process::of(&config));
+        let process = kind.is_beside().then(|| Process::of(&config));
         let warnings = report.unguarded.map(|error| {
             format!(
                 "no guard: packets of services that come by an interface without the program (one \
@@ -506,6 +513,12 @@ fn may_attach(config: &Config, from: &Source, directory: &FilePath) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The same for interfaces that are ports of a switch: a program there would take packets before it.
+fn may_attach_beside(config: &Config, from: &Source) -> Result<(), EngineError> {
+    // No directory of pins is that of a switch, so that every program is another's.
+    may_attach(config, from, FilePath::new("/nowhere"))
 }
 
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
@@ -682,6 +695,7 @@ impl<P: Plane> Engine<P> {
             name: None,
             user: None,
             told_plane: None,
+            claim: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {

@@ -161,6 +161,12 @@ impl<P: Plane> Engine<P> {
                  or put back what was there"
             )));
         }
+        if old.plane == PlaneKind::P4 && self.config.p4 != config.p4 {
+            let place = from.place(Table::P4, "thrift");
+            return Err(EngineError::Conflict(format!(
+                "{place}[p4] cannot change while weir runs with plane = \"p4\"; restart it, or put back what was there"
+            )));
+        }
         if (&old.name, &old.run_dir, old.mode, old.plane)
             != (&new.name, &new.run_dir, new.mode, new.plane)
         {

@@ -605,7 +605,11 @@ impl<P: Plane> Engine<P> {
             .sum();
         let nat = self.nat_warning(found_none);
         let (agents_turned_away, agents_refused) = self.agents_refused();
-        let mode = |generic| if generic { "generic" } else { "native" };
+        let mode = |generic| match (self.config.balancer.plane, generic) {
+            (PlaneKind::P4, _) => "port",
+            (_, true) => "generic",
+            (_, false) => "native",
+        };
         let slowed = self.attached.iter().filter(|a| a.generic && expects_native(&self.config));
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -636,6 +640,7 @@ impl<P: Plane> Engine<P> {
                 .chain(nat)
                 .chain(ending)
                 .chain(failed)
+                .chain(self.plane.trouble())
                 .chain(idle)
                 .chain(self.agent_warnings())
                 .chain(self.fleet_warnings())

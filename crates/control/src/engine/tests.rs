@@ -8,6 +8,7 @@ mod caps;
 mod fleet;
 mod forward;
 mod step;
+mod switch;
 
 use super::prefixes::Counted;
 use super::*;

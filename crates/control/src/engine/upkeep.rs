@@ -312,7 +312,7 @@ impl<P: Plane> Engine<P> {
     /// Folds pending flows into the tables of services that have many of them: flows that fell on
     /// a draining backend's Dcode.
     pub(super) fn fold_pending(&mut self) -> Result<(), EngineError> {
-        let limit = self.config.limits.pending_flows as usize / 4;
+        let limit = self.plane.limits().pending_flows as usize / 4;
         let mut counts = HashMap::<ServiceId, usize>::new();
         for (state, _) in self.plane.pending().plane()? {
             *counts.entry(state.service).or_default() += 1;

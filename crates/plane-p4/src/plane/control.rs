@@ -5,9 +5,10 @@ use super::{Core, Port};
 use crate::error::Error;
 use crate::layout::{
     BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS, STRANGER_WORDS,
-    Table,
+    TRACKED_PLACES, Table,
 };
 use crate::target::{Target, Write};
+use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,10 +20,12 @@ use weir_plane::forward::{Mapping, MappingRules};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, FlowCaps, IdRoutes,
     LaneCounters, Limits, Listen, Outcomes, Plane, Returned, SeenFlows, SourceTable, Translations,
+    VipKey,
 };
+use weir_steering::cheetah::{self, SlotCounts};
 use weir_steering::{
-    BackendId, BackendLoad, Event, Flags, Image, Marks, ServiceId, ServiceState, Side, TrackedFlow,
-    is_armed, is_marked, update,
+    BackendId, BackendLoad, Event, Flags, Former, Image, Marks, ServiceId, ServiceState, Side,
+    StateKey, TrackedFlow, is_armed, is_marked, update,
 };
 use weir_wire::{FlowKey, Protocol};
 
@@ -38,9 +41,29 @@ impl<T: Target> P4<T> {
         Core::new(target).map(|core| Self(RefCell::new(core)))
     }
 
+    /// A plane on this switch, which is left as it is until [interfaces are attached](Plane::attach): what an
+    /// earlier process has filled forwards until then, and what it left there in reports, pending flows and
+    /// counters is taken over.
+    ///
+    /// # Errors
+    /// If the switch is not there, or runs another program.
+    pub fn over(target: T) -> Result<Self, Error> {
+        Core::over(target).map(|core| Self(RefCell::new(core)))
+    }
+
+    /// Whether an earlier process had filled the switch.
+    pub fn was_filled(&self) -> bool {
+        self.0.borrow().was_filled()
+    }
+
     /// The switch.
     pub fn target(&mut self) -> &mut T {
         &mut self.0.get_mut().target
+    }
+
+    /// The switch, which stays as it is.
+    pub fn into_target(self) -> T {
+        self.0.into_inner().into_target()
     }
 
     /// How often it was filled: once, and once more for each time that it was started anew.
@@ -198,6 +221,9 @@ impl<T: Target> Plane for P4<T> {
             unreported_flows: PINS,
             marked_flows: crate::layout::MARK_WORDS * 3,
             stranger_bits: STRANGER_WORDS * 64,
+            tracked_flows: TRACKED_PLACES,
+            // Nobody waits for others: a service that finds no room for its own is refused.
+            slot_partitions: self.0.borrow().record.limits.slot_partitions,
             ..self.0.borrow().record.limits
         }
     }
@@ -390,8 +416,26 @@ impl<T: Target> Plane for P4<T> {
         Ok(BTreeMap::new())
     }
 
-    fn turn(&self, _: ServiceId) -> u64 {
-        0
+    fn turn(&self, service: ServiceId) -> u64 {
+        let read = self.0.borrow_mut().read(&[(Register::Turns, service.0)]);
+        read.map_or(0, |read| read[0])
+    }
+
+    fn set_clock(&mut self, seconds: u32) {
+        let core = self.core();
+        core.record.set_clock(seconds);
+        let (register, value) = (Register::Clock, u64::from(seconds));
+        if let Err(error) = core.write(&[Write::Set { register, index: 0, value }]) {
+            tracing::warn!(%error, "the switch's clock stands until it is filled");
+        }
+    }
+
+    fn clock(&self) -> u32 {
+        self.0.borrow().record.clock()
+    }
+
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
+        self.0.borrow_mut().count_slots(service).ok().flatten()
     }
 
     fn reset_lane(&mut self, id: BackendId) -> Result<(), Error> {
@@ -419,12 +463,26 @@ impl<T: Target> Plane for P4<T> {
         self.0.borrow_mut().find_pending(state)
     }
 
-    fn forget_connections(&mut self, _: ServiceId) -> Result<(), Error> {
-        Ok(())
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), Error> {
+        self.core().forget_tracked(service)
     }
 
-    fn connection(&self, _: &FlowKey) -> Result<Option<TrackedFlow>, Error> {
-        Ok(None)
+    fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Error> {
+        let mut core = self.0.borrow_mut();
+        let of = |port| VipKey { address: flow.dst, protocol: flow.protocol, port };
+        let vips = &core.record.vips;
+        let service = vips.get(&of(Some(flow.dst_port))).or(vips.get(&of(None))).copied();
+        let Some(service) = service else { return Ok(None) };
+        let state = ServiceState { service, key: StateKey::of_flow(flow) };
+        let Some((number, noted)) = core.find_tracked(&state)? else { return Ok(None) };
+        let table = core.record.tables.get(&service);
+        let servers = table.and_then(|table| cheetah::servers(table));
+        let backend = servers.and_then(|servers| BackendId::new(servers.backend(number)?));
+        let former = noted.place.checked_sub(1).map(Former::new);
+        Ok(backend.map(|backend| TrackedFlow {
+            former,
+            ..TrackedFlow::new(backend, noted.incarnation.into())
+        }))
     }
 
     fn flip_marks(
@@ -485,11 +543,16 @@ impl<T: Target> Plane for P4<T> {
         }
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.0.borrow().trouble()
+    }
+
     fn limit_of(error: &Error) -> Option<&'static str> {
         match error {
             Error::Full { name: "SERVICES", .. } => Some("services"),
             Error::Full { name: "BACKENDS", .. } => Some("backends"),
             Error::Full { name: "SLOTS" | "CELLS", .. } => Some("table_bytes"),
+            Error::Full { name: "PARTITIONS", .. } => Some("slot_partitions"),
             _ => None,
         }
     }
@@ -506,21 +569,29 @@ impl<T: Target> Plane for P4<T> {
             core.ports.drain(..).partition(|port| interfaces.contains(&port.name));
         core.ports = stay;
         for port in gone {
-            core.target.remove_port(port.number)?;
+            core.close(port.number)?;
         }
         for name in interfaces {
             let ifindex = if_nametoindex(&name[..]).map_err(|errno| Error::Interface {
                 name: name.clone(),
                 source: io::Error::from(errno),
             })?;
-            if core.ports.iter().any(|port| port.name == *name) {
-                continue;
+            if let Some(at) = core.ports.iter().position(|port| port.name == *name) {
+                if core.ports[at].ifindex == ifindex {
+                    continue;
+                }
+                // Another one of this name.
+                let gone = core.ports.remove(at);
+                core.close(gone.number)?;
             }
             let free = |number: &u32| core.ports.iter().all(|port| port.number != *number);
             // 0 stands for the port that a packet came in by, 511 for none.
             let number = (1..511).find(free).ok_or_else(|| full("ports", 511, 510, "ports"))?;
-            core.target.add_port(name, number)?;
             core.ports.push(Port { name: name.clone(), ifindex, number });
+            if let Err(error) = core.open(name, number) {
+                core.ports.pop();
+                return Err(error);
+            }
         }
         let record = core.record.backends.clone();
         let mut writes = Vec::new();
@@ -528,18 +599,14 @@ impl<T: Target> Plane for P4<T> {
             writes.extend(backend_writes(*id, Some(backend), &core.ports)?);
         }
         core.write(&writes)?;
+        core.begin()?;
         let attached = |name: &String| Attached { interface: name.clone(), generic: false };
         Ok(interfaces.iter().map(attached).collect())
     }
 }
 
-/// The MAC address of an interface, if it is there.
+/// The MAC address of an interface of this network namespace, if it is there: `/sys` may be another's.
 fn mac_of(name: &str) -> Option<[u8; 6]> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).ok()?;
-    let mut mac = [0; 6];
-    let mut parts = text.trim().split(':');
-    for byte in &mut mac {
-        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
-    }
-    parts.next().is_none().then_some(mac)
+    let own = getifaddrs().ok()?.filter(|one| one.interface_name == name);
+    own.filter_map(|one| one.address).find_map(|address| address.as_link_addr()?.addr())
 }

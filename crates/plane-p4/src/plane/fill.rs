@@ -17,14 +17,17 @@ use weir_wire::map_address;
 /// A backend that is present, and one that its health check has down.
 const PRESENT: u64 = 1;
 const DOWN: u64 = 2;
+/// Its incarnation stands above.
+const INCARNATION_AT: u32 = 16;
 
 impl<T: Target> Core<T> {
     /// Empties the switch and writes all of it. The key without which nothing is decided comes last, so that no
     /// packet meets a part of it.
     pub(super) fn fill(&mut self) -> Result<(), Error> {
         self.lost = true;
+        self.take_over()?;
         self.target.start_over()?;
-        let closed = Action::bare("not_filled");
+        let closed = Action::bare("no_table");
         self.target.write(&[Write::Default { table: Table::PlaneKeys, action: closed }])?;
         for part in &mut self.held {
             part.fill(0);
@@ -48,9 +51,12 @@ impl<T: Target> Core<T> {
         writes.extend(self.mark_writes());
         let generation = self.generation;
         writes.push(Write::Set { register: Register::SeenGeneration, index: 0, value: generation });
+        let clock = self.record.memory.now.into();
+        writes.push(Write::Set { register: Register::Clock, index: 0, value: clock });
         self.target.write(&writes)?;
         self.fill_tables()?;
         self.fill_pending()?;
+        self.put_back()?;
         self.epoch = rand::random_range(1..1 << 47);
         let epoch = Write::Set { register: Register::Epoch, index: 0, value: self.epoch };
         let data = encode::key_arguments(&self.key);
@@ -58,6 +64,7 @@ impl<T: Target> Core<T> {
         self.target.write(&[epoch, Write::Default { table: Table::PlaneKeys, action: open }])?;
         (self.lost, self.seen) = (false, Instant::now());
         self.fills += 1;
+        self.link.filled();
         Ok(())
     }
 
@@ -76,10 +83,11 @@ impl<T: Target> Core<T> {
             let parts = encode::parts(&image)?;
             let mut writes = self.differences(&parts, &places);
             writes.extend(self.exceptions(service, version, &parts.exceptions));
+            writes.extend(self.partitions_write(service));
             writes.push(Write::Insert {
                 table: Table::Images,
                 key: vec![table_number(service, version).to_be_bytes().to_vec()],
-                action: encode::set_image(&image, &places),
+                action: encode::set_image(&image, &self.told_places(service, &parts, places)),
             });
             let value = self.selector(service);
             writes.push(Write::Set { register: Register::Selectors, index: service.0, value });
@@ -135,24 +143,6 @@ impl<T: Target> Core<T> {
         let default = Write::Default { table, action: Action::bare(by) };
         self.macs.iter().map(mine).chain([default]).collect()
     }
-
-    /// Whether the switch is what it was; if not, it is filled anew. Asked at least every half second.
-    pub(super) fn look(&mut self) -> Result<(), Error> {
-        if !self.lost {
-            let found = self.read(&[(Register::Epoch, 0)]);
-            match found {
-                Ok(found) if found[0] == self.epoch => {
-                    self.seen = Instant::now();
-                    return Ok(());
-                }
-                Ok(_) => tracing::warn!("the switch was started anew"),
-                Err(error) => tracing::warn!(%error, "the switch does not answer"),
-            }
-        }
-        self.fill()?;
-        tracing::info!("the switch is filled");
-        Ok(())
-    }
 }
 
 /// Lets packets find a service, its address first: what is damaged there is dropped.
@@ -200,7 +190,8 @@ pub(super) fn backend_writes(
     let Some(backend) = backend else {
         return Ok(vec![Write::Remove { table, key }, Write::Set { register, index, value: 0 }]);
     };
-    let value = if backend.up { PRESENT } else { PRESENT | DOWN };
+    let up = if backend.up { PRESENT } else { PRESENT | DOWN };
+    let value = u64::from(backend.incarnation as u16) << INCARNATION_AT | up;
     let state = Write::Set { register, index, value };
     let Some(action) = way_to(backend, ports)? else {
         return Ok(vec![Write::Remove { table, key }, state]);
@@ -236,17 +227,16 @@ fn way_to(backend: &Backend, ports: &[Port]) -> Result<Option<Action>, Error> {
             "set forward = \"ipip\", without source bits",
         ));
     }
-    let name = match (tunnel.source, backend.address) {
-        (Some(IpAddr::V4(from)), IpAddr::V4(to)) => {
-            data.extend([from.octets().to_vec(), to.octets().to_vec()]);
-            "tunnel4"
-        }
-        (Some(from @ IpAddr::V6(_)), to @ IpAddr::V6(_)) => {
-            data.extend([map_address(from).to_vec(), map_address(to).to_vec()]);
-            "tunnel6"
-        }
+    let (version, from, to) = match (tunnel.source, backend.address) {
+        (Some(from @ IpAddr::V4(_)), to @ IpAddr::V4(_)) => (4, from, to),
+        (Some(from @ IpAddr::V6(_)), to @ IpAddr::V6(_)) => (6, from, to),
         _ => return Ok(None),
     };
+    data.extend([
+        encode::argument(version, 8),
+        map_address(from).to_vec(),
+        map_address(to).to_vec(),
+    ]);
     data.push(encode::argument(tunnel.most() as u64, 32));
-    Ok(Some(Action { name, data }))
+    Ok(Some(Action { name: "tunnel", data }))
 }

@@ -3,16 +3,19 @@
 use super::{Core, Counts};
 use crate::error::Error;
 use crate::layout::{
-    MARK_WORDS, PENDING_WAYS, RING, Register, SEEN_LINES, SEEN_WAYS, STRANGER_WORDS,
+    MARK_WORDS, PENDING_PLACES, PENDING_WAYS, RING, Register, SEEN_LINES, SEEN_WAYS, STRANGER_WORDS,
 };
-use crate::state;
+use crate::state::{self, Noted};
 use crate::target::{Target, Write};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use weir_hash::{Key, scale};
 use weir_plane::{LaneCounters, Outcomes};
-use weir_steering::{BackendId, Event, EventKind, Marks, ServiceId, ServiceState, Side, seen_tag};
+use weir_steering::cheetah::{PARTITION_SLOTS, SlotCounts};
+use weir_steering::{
+    BackendId, Event, EventKind, Flags, Marks, ServiceId, ServiceState, Side, seen_tag,
+};
 use weir_wire::Reason;
 
 /// The words of pending flows.
@@ -29,7 +32,14 @@ impl<T: Target> Core<T> {
     /// Takes the reports that are in the ring, and gives their places back: they wait here from then on.
     /// Looks at the same time whether the switch is still what it was.
     pub(super) fn fetch(&mut self) -> Result<(), Error> {
-        self.look()?;
+        if !self.look() {
+            return Ok(());
+        }
+        self.fetch_ring()
+    }
+
+    /// The same, of a switch that is there.
+    pub(super) fn fetch_ring(&mut self) -> Result<(), Error> {
         loop {
             let head = self.read(&[(Register::RingHead, 0)])?[0];
             let count = head.wrapping_sub(self.taken).min(MOST_READ);
@@ -58,12 +68,22 @@ impl<T: Target> Core<T> {
         if *kind == EventKind::End {
             return;
         }
+        // One that was found in the pending table stays noted as long as packets ask there.
+        let versions = self.versions.get(&state.service);
+        let asks =
+            versions.is_some_and(|versions| versions.flags.has(Flags::RECORD | Flags::PENDING));
+        if !asks || self.noted.get(state) != Some(backend) {
+            self.note(state, *backend);
+        }
+    }
+
+    pub(super) fn note(&mut self, state: &ServiceState, backend: BackendId) {
         let table = self.record.tables.get(&state.service);
         let leads = table.and_then(|table| table.plain(&state.key));
-        if leads == Some(*backend) {
+        if leads == Some(backend) {
             self.noted.remove(state);
         } else {
-            self.noted.insert(*state, *backend);
+            self.noted.insert(*state, backend);
         }
     }
 
@@ -102,9 +122,16 @@ impl<T: Target> Core<T> {
 
     /// All pending flows, with their places.
     pub(super) fn read_pending(&mut self) -> Result<Vec<(ServiceState, BackendId, u32)>, Error> {
+        if !self.is_there() {
+            return Ok(self.noted.iter().map(|(state, backend)| (*state, *backend, 0)).collect());
+        }
         let last = self.read_all(Register::Pending3)?;
-        let used: Vec<u32> =
-            (0..).zip(&last).filter(|(_, word)| **word & 0xffff != 0).map(|(at, _)| at).collect();
+        // Those that are only tracked stand behind them.
+        let used: Vec<u32> = (0..PENDING_PLACES)
+            .zip(&last)
+            .filter(|(_, word)| **word & 0xffff != 0)
+            .map(|(at, _)| at)
+            .collect();
         let places: Vec<(Register, u32)> =
             used.iter().flat_map(|at| PENDING.map(|register| (register, *at))).collect();
         let words = self.read(&places)?;
@@ -112,7 +139,12 @@ impl<T: Target> Core<T> {
             let (state, backend) = state::pending(*words)?;
             Some((state, backend, at))
         });
-        Ok(found.collect())
+        let found: Vec<_> = found.collect();
+        // What is there, whatever reports have told; but not of a switch that was started anew meanwhile.
+        if self.read(&[(Register::Epoch, 0)])?[0] == self.epoch {
+            self.noted = found.iter().map(|(state, backend, _)| (*state, *backend)).collect();
+        }
+        Ok(found)
     }
 
     /// The places of a state's set, with what is there.
@@ -135,19 +167,71 @@ impl<T: Target> Core<T> {
         Ok(found.collect())
     }
 
+    /// Forgets the flows of a service that are tracked.
+    pub(super) fn forget_tracked(&mut self, service: ServiceId) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        let last = self.read_all(Register::Pending3)?;
+        let its = |word: u64| word & 0xffff != 0 && word >> 16 & 0xffff == u64::from(service.0);
+        let of = (0..).zip(last).skip(PENDING_PLACES as usize).filter(|(_, word)| its(*word));
+        let register = Register::Pending3;
+        let writes: Vec<Write> =
+            of.map(|(index, _)| Write::Set { register, index, value: 0 }).collect();
+        self.write(&writes)
+    }
+
+    /// The number of the server of a tracked flow, and what is noted of it.
+    pub(super) fn find_tracked(
+        &mut self,
+        state: &ServiceState,
+    ) -> Result<Option<(u16, Noted)>, Error> {
+        let sets = state::tracked_sets_of(&self.key, &state.key);
+        for at in sets.into_iter().flat_map(|first| first..first + PENDING_WAYS) {
+            let words = self.read(&PENDING.map(|register| (register, at)))?;
+            let words = words.first_chunk::<4>().and_then(|words| state::pending(*words));
+            if let Some((other, number)) = words
+                && other == *state
+            {
+                let noted = self.read(&[(Register::Tracked, at - PENDING_PLACES)])?[0];
+                return Ok(Some((number.get(), Noted::of_word(noted))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How full the connections of a service are, and what they have refused.
+    pub(super) fn count_slots(&mut self, service: ServiceId) -> Result<Option<SlotCounts>, Error> {
+        let partitions = self.versions.get(&service).map_or((0, 0), |of| of.partitions);
+        if partitions.1 == 0 {
+            return Ok(None);
+        }
+        let used: Vec<(Register, u32)> = (partitions.0..partitions.0 + partitions.1)
+            .map(|partition| (Register::SlotsUsed, partition))
+            .collect();
+        let used = self.read(&used)?.into_iter().sum();
+        let counts = [0, 1, 2].map(|kind| (Register::SlotCounts, service.0 * 4 + kind));
+        let counts = self.read(&counts)?;
+        let slots = u64::from(partitions.1) * u64::from(PARTITION_SLOTS);
+        let &[full, stale, foreign] = &counts[..] else { return Ok(None) };
+        Ok(Some(SlotCounts { used, slots, full, stale, foreign }))
+    }
+
     /// Gives the places of these flows back, if they have any.
     pub(super) fn remove_pending(&mut self, states: &[ServiceState]) -> Result<(), Error> {
+        for state in states {
+            self.noted.remove(state);
+        }
+        if !self.is_there() {
+            return Ok(());
+        }
         let wanted: std::collections::HashSet<&ServiceState> = states.iter().collect();
         let places = self.sets(states)?;
         let gone = places.iter().filter(|(_, state, _)| wanted.contains(state));
         let writes: Vec<Write> = gone
             .map(|(at, ..)| Write::Set { register: Register::Pending3, index: *at, value: 0 })
             .collect();
-        self.write(&writes)?;
-        for state in states {
-            self.noted.remove(state);
-        }
-        Ok(())
+        self.write(&writes)
     }
 
     /// Where a flow is pending.
@@ -155,6 +239,9 @@ impl<T: Target> Core<T> {
         &mut self,
         state: &ServiceState,
     ) -> Result<Option<BackendId>, Error> {
+        if !self.is_there() {
+            return Ok(self.noted.get(state).copied());
+        }
         let found = self.sets(&[*state])?;
         Ok(found.iter().find(|(_, other, _)| other == state).map(|(_, _, backend)| *backend))
     }
@@ -187,6 +274,10 @@ impl<T: Target> Core<T> {
 
     /// The marks of a half.
     pub(super) fn marks_of(&mut self, side: Side) -> Result<Marks, Error> {
+        if !self.is_there() {
+            // No packet came by.
+            return Ok(Marks::new(vec![0; side.words()], vec![0; STRANGER_WORDS as usize]));
+        }
         let words = self.read_all(Register::Marks)?;
         let words = words.get(side.first as usize..).and_then(|all| all.get(..side.words()));
         let words = words.map(<[u64]>::to_vec).unwrap_or_default();
@@ -209,6 +300,9 @@ impl<T: Target> Core<T> {
 
     /// All tags of datagrams' flows.
     pub(super) fn seen_tags(&mut self) -> Result<Vec<u64>, Error> {
+        if !self.is_there() {
+            return Ok(Vec::new());
+        }
         let high = self.read_all(Register::SeenHigh)?;
         let low = self.read_all(Register::SeenLow)?;
         let tags = high.iter().zip(&low).map(|(high, low)| high << 32 | low);
@@ -219,6 +313,9 @@ impl<T: Target> Core<T> {
 
     /// Takes flows of datagrams out of the filter.
     pub(super) fn remove_seen(&mut self, service: ServiceId, hashes: &[u64]) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
         let tags: Vec<u64> = hashes.iter().map(|hash| seen_tag(*hash, service) & !3).collect();
         let line = |tag: &u64| scale((*tag >> 32) as u32, SEEN_LINES) * SEEN_WAYS;
         let places: Vec<u32> =
@@ -244,7 +341,16 @@ impl<T: Target> Core<T> {
     }
 
     /// Reads the counters. They go on from what they were when the switch was started anew.
+    /// Of one that is away they stay what they were.
     pub(super) fn count(&mut self) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        let counted = self.count_now();
+        self.after(counted)
+    }
+
+    fn count_now(&mut self) -> Result<(), Error> {
         let packets = self.read_all(Register::LanePackets)?;
         let bytes = self.read_all(Register::LaneBytes)?;
         let flows = self.read_all(Register::LaneFlows)?;
@@ -299,7 +405,7 @@ impl<T: Target> Core<T> {
         let index = u32::from(id.get());
         let registers = [Register::LanePackets, Register::LaneBytes, Register::LaneFlows];
         let writes = registers.map(|register| Write::Set { register, index, value: 0 });
-        self.write(&writes)?;
+        self.write_even_before(&writes)?;
         for counts in [&mut self.before, &mut self.counted] {
             if let Some(lane) = counts.lanes.get_mut(id.index()) {
                 *lane = LaneCounters::default();

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+#[path = "../../../dataplane/tests/differential/options.rs"]
+mod options;
+
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,8 +18,9 @@ use weir_plane_p4::layout::{MARK_WORDS, Register, SEEN_LINES};
 use weir_plane_p4::{Error, P4, Target};
 use weir_steering::update::{self, Built, Judgement, Services};
 use weir_steering::{
-    BackendId, Build, BuildError, DCODE_BITS, Driver, Event, EventKind, Flags, Image, Member,
-    MethodId, ROWS, Role, ServiceConfig, ServiceId, ServiceState, Settings, SoftMemory, StateKey,
+    BackendId, Build, BuildError, DCODE_BITS, Driver, Event, EventKind, Flags, Former, Image,
+    Member, MethodId, ROWS, Role, SCHEDULER, ServiceConfig, ServiceId, ServiceState, Settings,
+    SoftMemory, StateKey, cheetah,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address, parse};
@@ -198,7 +202,9 @@ impl Services for Tables {
 }
 
 /// Address, protocol, port, affinity by client, method.
-const PLANS: [(&str, Protocol, Option<u16>, bool, MethodId); 8] = [
+type Plan = (&'static str, Protocol, Option<u16>, bool, MethodId);
+
+const PLANS: [Plan; 13] = [
     ("10.9.0.1", Protocol::Tcp, Some(80), false, MethodId::Concury),
     ("fd09::1", Protocol::Tcp, Some(443), false, MethodId::Concury),
     ("10.9.0.1", Protocol::Udp, Some(53), false, MethodId::Concury),
@@ -207,7 +213,39 @@ const PLANS: [(&str, Protocol, Option<u16>, bool, MethodId); 8] = [
     ("10.9.0.7", Protocol::Tcp, Some(80), false, MethodId::Residue),
     ("fd09::7", Protocol::Tcp, Some(443), true, MethodId::Residue),
     ("fd09::7", Protocol::Udp, Some(53), false, MethodId::Residue),
+    ("10.9.0.4", Protocol::Tcp, Some(80), false, MethodId::Cheetah),
+    ("fd09::4", Protocol::Tcp, None, false, MethodId::Cheetah),
+    ("10.9.0.4", Protocol::Udp, Some(53), false, MethodId::Cheetah),
+    ("10.9.0.5", Protocol::Tcp, Some(80), false, MethodId::CheetahStateful),
+    ("fd09::5", Protocol::Tcp, Some(443), false, MethodId::CheetahStateful),
 ];
+
+/// The settings of a service: those over IPv6 place by turns, and drop what has no good cookie.
+fn settings_of((address, _, port, _, method): &Plan) -> Settings {
+    let mut settings = Settings::of(*method);
+    match method {
+        MethodId::Concury => settings.set(DCODE_BITS, 8).expect("it has such a setting"),
+        MethodId::Residue => settings.set(ROWS, 251).expect("it has such a setting"),
+        _ => {
+            let ipv6 = address.contains(':');
+            let scheduler = match (ipv6, port) {
+                (false, _) => "uniform",
+                (true, None) => "rr",
+                (true, Some(_)) => "wrr",
+            };
+            let forged = if ipv6 { "refuse" } else { "schedule" };
+            for (name, word) in
+                [(cheetah::ANSWERS, "backend"), (SCHEDULER, scheduler), (cheetah::FORGED, forged)]
+            {
+                settings.set_word(name, word).expect("it has such a setting");
+            }
+            if *method == MethodId::CheetahStateful {
+                settings.set(cheetah::PARTITIONS, 2).expect("it has such a setting");
+            }
+        }
+    }
+    settings
+}
 
 pub struct World<T> {
     pub plane: Twin<T>,
@@ -220,6 +258,8 @@ pub struct World<T> {
     pub updates: u64,
     /// Packets that the switch was given.
     pub sent: u64,
+    /// The TSecr that the last packet got instead of its own.
+    pub told: Option<u32>,
 }
 
 impl<T: Target> World<T> {
@@ -236,14 +276,11 @@ impl<T: Target> World<T> {
         for (number, (address, protocol, port, client_affinity, method)) in
             (0..).map(ServiceId).zip(PLANS)
         {
+            let settings = settings_of(&(address, protocol, port, client_affinity, method));
             let address = address.parse().expect("an address");
             let vip = VipKey { address: map_address(address), protocol, port };
             p4.set_service(vip, number).expect("there is room");
             oracle.set_service(vip, number).expect("it is in memory");
-            let mut settings = Settings::of(method);
-            let (name, value) =
-                if method == MethodId::Concury { (DCODE_BITS, 8) } else { (ROWS, 251) };
-            settings.set(name, value).expect("the method has it");
             let config = ServiceConfig {
                 settings,
                 client_affinity,
@@ -274,6 +311,7 @@ impl<T: Target> World<T> {
             outcomes: BTreeMap::new(),
             updates: 0,
             sent: 0,
+            told: None,
         };
         for service in 0..PLANS.len() {
             (0..4).for_each(|_| world.add_backend(service));
@@ -441,13 +479,20 @@ impl<T: Target> World<T> {
         let mac = if rng.random_bool(0.02) { [2, 0, 0, 0, 0, 77] } else { OWN_MAC };
         let mut frame = Frame::new(flow).macs(mac, [2, 0, 0, 0, 0, 1]).tcp_flags(flags);
         frame = frame.payload(rng.random_range(0..60));
-        if rng.random_bool(0.3) {
-            frame = frame.timestamps(rng.random(), rng.random());
-        }
+        let stamped = protocol == Protocol::Tcp && rng.random_bool(0.6);
         for _ in 0..[0, 0, 0, 0, 0, 1, 2, 3].choose(rng).copied().unwrap_or(0) {
             frame = frame.vlan(rng.random_range(1..4000));
         }
         let mut frame = frame.build();
+        if stamped {
+            let tables = &self.plane.oracle.tables;
+            let table = tables.get(&service.number).expect("it is published");
+            let known = Plane::connection(&self.plane.oracle, &flow).expect("it is in memory");
+            let known = known.and_then(|known| known.former).map(Former::number);
+            let echo = options::echo(rng, table, &flow, known);
+            let value = rng.random();
+            options::insert(&mut frame, &options::options(rng, value, echo));
+        }
         match rng.random_range(0..40) {
             0 => frame.truncate(rng.random_range(14..frame.len())),
             1 => {
@@ -487,6 +532,11 @@ impl<T: Target> World<T> {
     /// The same, with what it writes into the frame but for the MAC addresses.
     pub fn judge_and_write(&mut self, frame: &mut Vec<u8>) -> Outcome {
         let verdict = self.plane.oracle.take(frame, None);
+        self.told = match verdict {
+            Verdict::Forward { echo, .. } => echo,
+            _ => None,
+        };
+        self.know_less();
         let mut outcome = Outcome::from(verdict);
         // A flow that is pending, or pinned, at a backend that is gone: nobody knows how to get there.
         if let Verdict::Forward { backend, new, bytes, .. } = verdict
@@ -503,6 +553,48 @@ impl<T: Target> World<T> {
         };
         *self.outcomes.entry(name).or_default() += 1;
         outcome
+    }
+
+    /// The switch does not know at which backend a flow was before, nor which backends write no cookies.
+    fn know_less(&mut self) {
+        let memory = &mut self.plane.oracle.memory;
+        memory.bare = 0;
+        memory.echoes.clear();
+        for (state, flow) in &mut memory.connections {
+            let of = PLANS[state.service.index()].4;
+            flow.former = flow.former.filter(|_| of == MethodId::CheetahStateful);
+        }
+    }
+
+    /// A switch that ends loses what only packets have put there.
+    pub fn lose_connections(&mut self) {
+        let Soft { memory, tables, .. } = &mut self.plane.oracle;
+        memory.connections.clear();
+        memory.turns.clear();
+        for (service, slots) in &mut memory.slots {
+            if let Image::CheetahStateful(table) = &*tables[service] {
+                *slots = table.body().0.method.connections().expect("it was made before");
+            }
+        }
+    }
+
+    /// Of all services together.
+    pub fn slot_counts(&self) -> cheetah::SlotCounts {
+        let mut sum = cheetah::SlotCounts::default();
+        for service in &self.tables.services {
+            let of = Plane::slot_counts(&self.plane.oracle, service.number).unwrap_or_default();
+            (sum.used, sum.slots, sum.full) =
+                (sum.used + of.used, sum.slots + of.slots, sum.full + of.full);
+            (sum.stale, sum.foreign) = (sum.stale + of.stale, sum.foreign + of.foreign);
+        }
+        sum
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self) {
+        let seconds = self.plane.oracle.clock() + self.rng.random_range(1..20);
+        self.plane.p4.set_clock(seconds);
+        self.plane.oracle.set_clock(seconds);
     }
 
     /// Packets that the switch has decided.
@@ -542,6 +634,10 @@ impl<T: Target> World<T> {
         let wanted = Plane::lanes(&self.plane.oracle).expect("it is in memory");
         lanes.resize(wanted.len(), Default::default());
         assert_eq!(lanes, wanted, "counters of backends");
+        for Service { number, .. } in &self.tables.services {
+            let found = self.plane.p4.slot_counts(*number);
+            assert_eq!(found, Plane::slot_counts(&self.plane.oracle, *number), "slots");
+        }
         let refused = |outcomes: weir_plane::Outcomes| {
             let mut merged = BTreeMap::<String, (u64, u64)>::new();
             for (reason, (passed, dropped)) in outcomes {

@@ -1,0 +1,69 @@
+//! An engine over a P4 switch (docs/p4.md): nothing of it is in the kernel.
+
+use super::{Engine, EngineError, Found, Starting, may_attach_beside};
+use crate::config::{Config, PlaneKind, Source, Table, place_of};
+use crate::store::RunLock;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use weir_plane_p4::{P4, Switch};
+
+impl Engine<P4<Switch>> {
+    /// Finds the switch, and [goes on over it](Self::over). What an earlier run has left there forwards packets
+    /// until all is known that it is to be filled with.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn on_switch(
+        config: Config,
+        config_path: PathBuf,
+        health: crate::health::Checker,
+        plane: Option<PlaneKind>,
+        starting: Starting,
+    ) -> Result<Self, EngineError> {
+        let from = Source::File(config_path.clone());
+        may_attach_beside(&config, &from)?;
+        let lock = RunLock::acquire(&config.balancer.run_dir)?;
+        crate::store::check_logs(&config.balancer.run_dir)?;
+        super::Document::read(&config.balancer.run_dir)?;
+        let address = config.p4.thrift.to_string();
+        let place = place_of(&config_path, Table::P4, "thrift");
+        let claim = claim(&address).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let held = format!("{place}[p4]: another weir fills the switch at {address}");
+                EngineError::Conflict(held)
+            }
+            _ => EngineError::Plane(Box::new(error)),
+        })?;
+        let found = Switch::connect(&address).and_then(P4::over);
+        let switch = found.map_err(|error| {
+            let mend = match error.is_gone() {
+                true => {
+                    "; start it before weir, in this network namespace: simple_switch weir.json \
+                     --thrift-port PORT, where weir.json is p4/weir.p4 compiled (docs/p4.md)"
+                }
+                false => "",
+            };
+            EngineError::Plane(format!("{place}[p4]: {error}{mend}").into())
+        })?;
+        let Starting { breaking, fleet, instead } = starting;
+        let resumed = switch.was_filled();
+        let warnings = crate::doctor::in_the_way(&config).into_iter();
+        let warnings = warnings.map(|(what, mend)| format!("{what}: {mend}")).collect();
+        let found = Found { resumed, warnings, breaking, fleet, instead };
+        let resolve = crate::neigh::resolve_now;
+        let mut engine = Self::over(switch, found, config, config_path, health, resolve, lock)?;
+        engine.claim = Some(claim);
+        engine.told_plane = plane;
+        super::give_back_memory();
+        Ok(engine)
+    }
+}
+
+/// Held while this process fills the switch there: two would each take the other's writes for a restart. Such
+/// names are of a network namespace, as the switch's loopback is.
+fn claim(address: &str) -> io::Result<UnixListener> {
+    let name = SocketAddr::from_abstract_name(format!("weir-p4-{address}"))?;
+    UnixListener::bind_addr(&name)
+}

@@ -1,0 +1,278 @@
+//! The engine over a P4 switch that is only memory, and that ends and comes back on demand (docs/p4.md).
+
+use super::*;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use weir_plane_p4::layout::Register;
+use weir_plane_p4::{Error, Model, P4, Target, Write};
+
+/// The registers of a switch, whose process may be away.
+#[derive(Default)]
+struct Process {
+    model: Model,
+    away: bool,
+    /// Times that it was emptied.
+    emptied: u32,
+}
+
+impl Process {
+    fn reach(&mut self) -> Result<&mut Model, Error> {
+        match self.away {
+            false => Ok(&mut self.model),
+            true => Err(Error::Connection {
+                address: "127.0.0.1:9090".into(),
+                source: std::io::ErrorKind::ConnectionRefused.into(),
+            }),
+        }
+    }
+}
+
+impl Target for Process {
+    fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
+        self.reach()?.write(writes)
+    }
+
+    fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        self.reach()?.read(elements)
+    }
+
+    fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
+        self.reach()?.read_all(register)
+    }
+
+    fn start_over(&mut self) -> Result<(), Error> {
+        self.reach()?.start_over()?;
+        self.emptied += 1;
+        Ok(())
+    }
+
+    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {
+        self.reach()?.add_port(name, port)
+    }
+
+    fn remove_port(&mut self, port: u32) -> Result<(), Error> {
+        self.reach()?.remove_port(port)
+    }
+}
+
+/// All backends are behind the loopback, which every machine has.
+fn next_hop(_: IpAddr) -> Result<Option<Neighbour>, NeighError> {
+    Ok(Some(Neighbour { mac: [2, 0, 0, 0, 0, 9], ifindex: 1, source_mac: [0; 6] }))
+}
+
+struct Switched {
+    engine: Engine<P4<Process>>,
+    live: HashMap<FlowKey, BackendId>,
+    config: Config,
+    _directory: TempDir,
+}
+
+fn open(process: Process, config: &Config) -> Engine<P4<Process>> {
+    let plane = P4::over(process).expect("it is there");
+    let found = Found { resumed: plane.was_filled(), ..Found::default() };
+    let (checker, _) = Checker::new();
+    let lock = RunLock::acquire(&config.balancer.run_dir).expect("ours");
+    let path = config.balancer.run_dir.join("weir.toml");
+    let engine = Engine::over(plane, found, config.clone(), path, checker, next_hop, lock);
+    engine.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Switched {
+    fn new(method: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut config = config_with(&directory, 2, &format!("method = {method:?}"));
+        config.balancer.interfaces = vec!["lo".to_owned()];
+        config.balancer.plane = PlaneKind::P4;
+        let engine = open(Process::default(), &config);
+        let live = HashMap::new();
+        let mut world = Self { engine, live, config, _directory: directory };
+        world.upkeep();
+        world
+    }
+
+    fn switch(&mut self) -> &mut Process {
+        self.engine.plane.target()
+    }
+
+    /// What is due, until next hops are known.
+    fn upkeep(&mut self) {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            self.engine.drain_reports().expect("nothing fails");
+            self.engine.upkeep(&mut Timers::new());
+            let known = self.engine.services.values().flat_map(|service| &service.pool);
+            let known = known.map(|member| self.engine.plane.backend(member.id));
+            let done = known.into_iter().all(|found| found.is_some_and(|one| one.hop.is_some()));
+            if done {
+                return;
+            }
+            assert!(Instant::now() < end, "next hops are not known");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A second later: a switch that is away is looked for again.
+    fn later(&mut self) {
+        let end = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < end && self.engine.plane.trouble().is_some() {
+            std::thread::sleep(Duration::from_millis(20));
+            self.engine.drain_reports().expect("nothing fails");
+        }
+        self.engine.drain_reports().expect("nothing fails");
+    }
+
+    fn send(&mut self, flow: FlowKey, flags: TcpFlags) -> Outcome {
+        let frame = Frame::new(flow).macs([0; 6], [2, 0, 0, 0, 0, 1]).tcp_flags(flags).build();
+        self.switch().model.process(&frame)
+    }
+
+    fn start(&mut self, clients: std::ops::Range<u32>) {
+        for client in clients {
+            let flow = flow((client % 2) as u8, client);
+            match self.send(flow, TcpFlags::SYN) {
+                Outcome::Forwarded(backend) => self.live.insert(flow, backend),
+                other => panic!("{flow}: {other:?}"),
+            };
+        }
+    }
+
+    fn check(&mut self) {
+        for (flow, backend) in self.live.clone() {
+            assert_eq!(self.send(flow, TcpFlags::ACK), Outcome::Forwarded(backend), "{flow}");
+        }
+    }
+
+    fn drain(&mut self, backend: &str, drain: bool) {
+        for service in ["a", "b"] {
+            let (reply, mut answer) = oneshot::channel();
+            self.engine.handle(Command::Drain(service.into(), backend.into(), drain, reply));
+            let done = answer.try_recv().expect("each command is answered");
+            done.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.engine.status().expect("it is told").warnings
+    }
+}
+
+/// Not told to stop: what it has not read stays in the switch.
+fn end(engine: Engine<P4<Process>>) -> Process {
+    engine.plane.into_target()
+}
+
+const METHODS: [&str; 2] = ["concury", "residue"];
+
+#[test]
+fn a_service_runs_and_its_pool_changes() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        assert_eq!(world.switch().emptied, 1, "it is filled once, with everything");
+        world.start(0..400);
+        world.upkeep();
+        world.drain("b2", true);
+        world.start(400..800);
+        world.check();
+        world.drain("b2", false);
+        world.drain("b1", true);
+        world.start(800..1200);
+        world.check();
+        let status = world.engine.status().expect("it is told");
+        assert_eq!(status.interfaces, [("lo".to_owned(), "port".to_owned())]);
+        assert_eq!(status.warnings, Vec::<String>::new());
+        let flows: u64 =
+            status.services.iter().flat_map(|one| &one.backends).map(|b| b.flows).sum();
+        assert_eq!(flows, 1200);
+        let drained = |name: &str| world.engine.services[name].member("b1").expect("there").id;
+        let drained = ["a", "b"].map(drained);
+        let late = (800..1200).map(|client| flow((client % 2) as u8, client));
+        assert!(late.into_iter().all(|flow| !drained.contains(&world.live[&flow])));
+    }
+}
+
+/// What it held is gone; the next look notices, and fills it before a packet is decided.
+#[test]
+fn a_switch_that_was_started_anew_is_filled() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        world.start(0..300);
+        world.upkeep();
+        world.drain("b2", true);
+        world.switch().model = Model::default();
+        let lost = flow(0, 0);
+        assert!(!matches!(world.send(lost, TcpFlags::ACK), Outcome::Forwarded(_)));
+        world.later();
+        assert_eq!(world.switch().emptied, 2);
+        world.check();
+        world.start(300..600);
+        world.drain("b2", false);
+        world.check();
+    }
+}
+
+/// While it is away the pool changes all the same, and is what it should be when the switch is there again.
+#[test]
+fn a_switch_that_is_away_is_waited_for() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        world.start(0..300);
+        world.upkeep();
+        world.switch().away = true;
+        world.switch().model = Model::default();
+        world.engine.drain_reports().expect("nothing fails");
+        let told = world.warnings();
+        assert!(told[0].starts_with("the switch forwards nothing"), "{told:?}");
+        world.drain("b3", true);
+        world.upkeep();
+        world.switch().away = false;
+        world.later();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+        world.check();
+        world.start(300..600);
+        world.check();
+        let drained =
+            ["a", "b"].map(|name| world.engine.services[name].member("b3").expect("there").id);
+        let late = (300..600).map(|client| flow((client % 2) as u8, client));
+        assert!(late.into_iter().all(|flow| !drained.contains(&world.live[&flow])));
+    }
+}
+
+/// The control plane dies and is started anew: the switch forwards meanwhile, also new flows, of which nobody
+/// has heard; and goes on with all of them.
+#[test]
+fn the_next_control_plane_takes_over() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        world.start(0..300);
+        world.upkeep();
+        world.drain("b2", true);
+        world.start(300..400);
+        let Switched { engine, live, config, _directory } = world;
+        let mut process = end(engine);
+        let mut between = HashMap::new();
+        for client in 400..600 {
+            let flow = flow((client % 2) as u8, client);
+            let frame =
+                Frame::new(flow).macs([0; 6], [2, 0, 0, 0, 0, 1]).tcp_flags(TcpFlags::SYN).build();
+            match process.model.process(&frame) {
+                Outcome::Forwarded(backend) => between.insert(flow, backend),
+                other => panic!("{flow}: {other:?}"),
+            };
+        }
+        let emptied = process.emptied;
+        let engine = open(process, &config);
+        let mut world = Switched { engine, live, config, _directory };
+        world.live.extend(between);
+        assert!(world.engine.status().expect("it is told").resumed);
+        world.upkeep();
+        assert_eq!(world.switch().emptied, emptied + 1);
+        world.check();
+        world.start(600..700);
+        world.drain("b1", true);
+        world.check();
+        let services = world.engine.status().expect("it is told").services;
+        let flows: u64 = services.iter().flat_map(|one| &one.backends).map(|b| b.flows).sum();
+        assert_eq!(flows, 700, "counters go on");
+        assert_eq!(services.iter().map(|one| one.states).sum::<usize>(), 700);
+    }
+}

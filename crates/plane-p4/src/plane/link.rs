@@ -1,0 +1,226 @@
+//! A switch that may be away, and what an earlier process has left in one.
+//!
+//! While it is away everything that is asked for is noted in the record, and nothing fails: no packet is
+//! forwarded, and all of it is written when the switch is there again.
+
+use super::Core;
+use crate::error::Error;
+use crate::layout::{Register, Table};
+use crate::target::{Action, Target, Write};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use weir_steering::{Flags, ServiceId};
+
+/// How often a switch that is away is looked for.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How it stands with the switch.
+#[derive(Default)]
+pub(super) struct Link {
+    /// It is not filled before interfaces are attached.
+    waits: bool,
+    /// An earlier process has filled it, and nobody has taken that over yet.
+    left: bool,
+    /// Whether an earlier process had.
+    was_filled: bool,
+    /// Why it is away.
+    away: Option<String>,
+    tried: Option<Instant>,
+}
+
+impl Link {
+    /// The switch has all that is wanted.
+    pub(super) fn filled(&mut self) {
+        *self = Self { was_filled: self.was_filled, ..Self::default() };
+    }
+}
+
+impl<T: Target> Core<T> {
+    /// A plane on a switch that is left as it is until [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// If it is not there, or runs another program.
+    pub(crate) fn over(mut target: T) -> Result<Self, Error> {
+        let read = target.read(&[(Register::Epoch, 0), (Register::Clock, 0)])?;
+        let (epoch, clock) = (read[0], read[1]);
+        let mut core = Self::empty(target);
+        core.record.memory.now = clock as u32;
+        core.lost = true;
+        core.link =
+            Link { waits: true, left: epoch != 0, was_filled: epoch != 0, ..Link::default() };
+        Ok(core)
+    }
+
+    pub(super) fn into_target(self) -> T {
+        self.target
+    }
+
+    pub(super) fn was_filled(&self) -> bool {
+        self.link.was_filled
+    }
+
+    /// Fills a switch that has waited for it.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        if !self.link.waits {
+            return Ok(());
+        }
+        self.fill()
+    }
+
+    /// Whether the switch is there and filled. One that is away is looked for now and then.
+    pub(super) fn is_there(&mut self) -> bool {
+        if !self.lost {
+            return true;
+        }
+        let again = self.link.tried.is_none_or(|tried| tried.elapsed() >= AGAIN);
+        if self.link.waits || !again {
+            return false;
+        }
+        self.link.tried = Some(Instant::now());
+        match self.fill() {
+            Ok(()) => {
+                tracing::info!("the switch is filled");
+                true
+            }
+            Err(error) => {
+                self.is_away(&error);
+                false
+            }
+        }
+    }
+
+    fn is_away(&mut self, error: &Error) {
+        self.lost = true;
+        if self.link.away.is_none() {
+            tracing::warn!(%error, "the switch is away; it is looked for again and again");
+        }
+        self.link.away = Some(error.to_string());
+    }
+
+    /// What there is to know of a switch that is away.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let why = self.link.away.as_ref()?;
+        Some(format!("the switch forwards nothing, and it is tried again ({why})"))
+    }
+
+    /// Whether the switch is what it was; if not, it is filled anew. Returns whether it is there.
+    pub(super) fn look(&mut self) -> bool {
+        if !self.lost {
+            match self.read(&[(Register::Epoch, 0)]) {
+                Ok(found) if found[0] == self.epoch => {
+                    self.seen = Instant::now();
+                    return true;
+                }
+                Ok(_) => {
+                    tracing::warn!("the switch was started anew");
+                    self.lost = true;
+                }
+                Err(error) => tracing::warn!(%error, "the switch does not answer"),
+            }
+        }
+        self.is_there()
+    }
+
+    /// Does this on the switch, or if it is away lets the record keep it. After an error nobody knows what is in
+    /// the switch: it is filled anew then.
+    pub(super) fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        let done = self.target.write(writes);
+        self.after(done)
+    }
+
+    /// The same, also on a switch that waits to be filled.
+    pub(super) fn write_even_before(&mut self, writes: &[Write]) -> Result<(), Error> {
+        match self.link.waits {
+            true => self.target.write(writes),
+            false => self.write(writes),
+        }
+    }
+
+    /// Opens a port; of one that is away when it is filled.
+    pub(super) fn open(&mut self, name: &str, port: u32) -> Result<(), Error> {
+        if !self.lost {
+            let done = self.target.add_port(name, port);
+            return self.after(done);
+        }
+        Ok(())
+    }
+
+    /// Closes one.
+    pub(super) fn close(&mut self, port: u32) -> Result<(), Error> {
+        if !self.lost {
+            let done = self.target.remove_port(port);
+            return self.after(done);
+        }
+        Ok(())
+    }
+
+    /// What a change has come to: one that the switch's end has cut off is noted like any other.
+    pub(super) fn after(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+        match done {
+            Err(error) if error.is_gone() => self.is_away(&error),
+            Err(error) => {
+                self.lost = true;
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        let read = self.target.read(elements);
+        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        read
+    }
+
+    pub(super) fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
+        let read = self.target.read_all(register);
+        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        read
+    }
+
+    /// Before a switch is emptied that an earlier process has filled: no packet is decided any more, and what
+    /// packets left there is taken. A flow that lives elsewhere than the tables say which are written next is
+    /// pending then, as before.
+    pub(super) fn take_over(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.link.left) {
+            return Ok(());
+        }
+        let closed = Write::Default { table: Table::PlaneKeys, action: Action::bare("no_table") };
+        self.target.write(&[closed])?;
+        // From here on it is read like one's own.
+        (self.lost, self.link.waits) = (false, false);
+        let taken = self.take_what_is_left();
+        (self.lost, self.link.left) = (true, taken.is_err());
+        taken
+    }
+
+    fn take_what_is_left(&mut self) -> Result<(), Error> {
+        self.wait_for_packets()?;
+        self.count()?;
+        self.keep_connections()?;
+        self.taken = self.read(&[(Register::RingTail, 0)])?[0];
+        self.fetch_ring()?;
+        let tables = &self.record.tables;
+        self.waiting.retain(|event| tables.contains_key(&event.state.service));
+        let pending = self.read_pending()?;
+        for (state, backend, _) in pending {
+            self.note(&state, backend);
+        }
+        let tables = &self.record.tables;
+        self.noted.retain(|state, _| tables.contains_key(&state.service));
+        // Until the next table leads all of them, packets ask for pending flows.
+        let asked: HashSet<ServiceId> = self.noted.keys().map(|state| state.service).collect();
+        for service in asked {
+            let Some(versions) = self.versions.get_mut(&service) else { continue };
+            versions.flags = versions.flags.with(Flags::PENDING, true);
+            if let Some(table) = self.record.tables.get(&service) {
+                table.set_flags(versions.flags);
+            }
+        }
+        Ok(())
+    }
+}

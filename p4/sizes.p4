@@ -4,7 +4,7 @@
 const bit<32> SERVICES = 256;
 const bit<32> BACKENDS = 4096;
 const bit<32> CELLS = 524288; // of each of Concury's two arrays, of all services and both versions together
-const bit<32> SLOTS = 262144; // entries of DIP arrays, rows of residue and servers' lists, likewise
+const bit<32> SLOTS = 524288; // entries of DIP arrays, rows of residue and servers' lists, likewise
 // Sets of the pending table, of PENDING_WAYS flows each; behind them those of tracked flows; and all their places.
 const bit<32> PENDING_SETS = 2048; const bit<32> PENDING_WAYS = 4; const bit<32> PENDING_PLACES = 8192;
 const bit<32> TRACKED_SETS = 16384; const bit<32> TRACKED_PLACES = 65536; const bit<32> PLACES = 73728;

@@ -7,7 +7,7 @@ pub const BACKENDS: u32 = 4096;
 /// Cells of each of Concury's two arrays.
 pub const CELLS: u32 = 524_288;
 /// Entries of DIP arrays and rows.
-pub const SLOTS: u32 = 262_144;
+pub const SLOTS: u32 = 524_288;
 /// Sets of the pending table.
 pub const PENDING_SETS: u32 = 2048;
 /// Flows of a set.

@@ -426,6 +426,13 @@ impl Session {
         };
         let addresses = message::hello(&hello).map_err(faulty)?;
         let identity = &self.caller.identity;
+        if identity.usage.server {
+            let why = format!(
+                "the certificate of {} is for servers, too, so a balancer's and no agent's",
+                identity.name
+            );
+            return Err(self.refuse(why).await);
+        }
         for address in &addresses {
             if !identity.addresses.contains(address) {
                 let why = format!("the certificate of {} does not name {address}", identity.name);

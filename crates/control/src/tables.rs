@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use weir_rpc::tls::{Files, server_name};
 use weir_rpc::{TABLE_PART, TableAsked, TablesClient};
 use weir_steering::digest_of;
@@ -93,7 +93,7 @@ pub async fn get(wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
     Err(why.join("; "))
 }
 
-async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
+async fn connect(peer: &str, files: &Files) -> Result<Channel, String> {
     let (host, _) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
     let name = server_name(host.trim_matches(['[', ']'])).map_err(|error| error.to_string())?;
     let tls = TlsConnector::from(files.client().map_err(|error| error.to_string())?);
@@ -113,14 +113,18 @@ async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, Str
     });
     let endpoint = Endpoint::from_static("http://balancer");
     let channel = endpoint.connect_with_connector(connector).await;
-    let channel = channel.map_err(|error| {
+    channel.map_err(|error| {
         let mut last: &dyn Error = &error;
         while let Some(source) = last.source() {
             last = source;
         }
         last.to_string()
-    })?;
-    let mut client = TablesClient::new(channel).max_decoding_message_size(2 * TABLE_PART);
+    })
+}
+
+async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
+    let mut client =
+        TablesClient::new(connect(peer, files).await?).max_decoding_message_size(2 * TABLE_PART);
     let asked = TableAsked { service: wish.service.clone(), digest: wish.digest.clone() };
     let late = |_| "no answer in time".to_owned();
     let said = |status: tonic::Status| status.message().to_owned();
@@ -143,6 +147,89 @@ async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::serve;
+    use crate::config::Agents;
+    use crate::engine::channel;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+    use std::time::Instant;
+    use tokio::sync::watch;
+    use weir_rpc::pki::{Request, Role, init, issue};
+    use weir_rpc::{BalancerClient, FromAgent, Hello, PROTOCOL, from_agent};
+
+    /// Whole and unchanged to who shows a balancer's certificate, to nobody else; and a balancer is no agent.
+    #[test]
+    fn a_table_is_lent_to_balancers_alone() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        init(home.path(), "test", 30).expect("an authority");
+        let certified = |name: &str, role| {
+            let (addresses, hosts) = (vec![here], Vec::new());
+            let request = Request { name: name.into(), role, addresses, hosts, days: 10 };
+            let issued = issue(home.path(), home.path(), &request).expect("signed");
+            let ca = home.path().join("ca.pem");
+            Files { certificate: issued.certificate, key: issued.key, ca }
+        };
+        let balancer = certified("lb", Role::Balancer);
+        let agent = certified("b0", Role::Agent);
+        let free = TcpListener::bind((here, 0)).expect("a port");
+        let listen: SocketAddr = free.local_addr().expect("it is bound");
+        drop(free);
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let shelf = Arc::new(Shelf::default());
+        let digest = digest_of(&bytes);
+        shelf.put("web", &digest, Arc::new(bytes.clone()));
+        shelf.put("bad", "0123", Arc::new(bytes.clone()));
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (engine, _commands) = channel(64).expect("descriptors");
+            let Files { certificate, key, ca } = balancer.clone();
+            let agents = Agents { listen, certificate, key, ca, learn: Duration::ZERO };
+            let (_wanted, at) = watch::channel(Some(agents));
+            let (trouble, _trouble) = watch::channel(None);
+            tokio::spawn(serve((engine, shelf), at, trouble));
+            let peers = vec![listen.to_string()];
+            let wish = |service: &str, digest: &str| Wish {
+                service: service.into(),
+                digest: digest.into(),
+                peers: peers.clone(),
+            };
+            let limit = Instant::now() + Duration::from_secs(60);
+            let got = loop {
+                match get(&wish("web", &digest), &balancer).await {
+                    Err(_) if Instant::now() < limit => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    got => break got,
+                }
+            };
+            assert!(got.expect("it is lent") == bytes, "other bytes came");
+            for (service, digest, files, why) in [
+                ("web", "0", &balancer, "this balancer has it not"),
+                ("api", &*digest, &balancer, "this balancer has it not"),
+                ("bad", "0123", &balancer, "where 0123 was asked for"),
+                ("web", &*digest, &agent, "the certificate of b0 is no balancer's"),
+            ] {
+                let refused = get(&wish(service, digest), files).await.expect_err(why);
+                assert!(refused.contains(why), "{refused}");
+            }
+            let nobody = Wish { peers: Vec::new(), ..wish("web", &digest) };
+            assert!(get(&nobody, &balancer).await.is_err());
+            let hello = Hello {
+                protocol: PROTOCOL,
+                version: "1".into(),
+                instance: vec![1; 16],
+                addresses: vec![Ipv4Addr::LOCALHOST.octets().to_vec()],
+                first: 0,
+                next: 0,
+            };
+            let hello = FromAgent { what: Some(from_agent::What::Hello(hello)) };
+            let channel = connect(&peers[0], &balancer).await.expect("TLS lets it in");
+            let mut client = BalancerClient::new(channel);
+            let said = client.speak(tokio_stream::iter([hello])).await.expect("it is heard");
+            let refused = said.into_inner().message().await.expect_err("no agent's");
+            assert!(refused.message().contains("a balancer's and no agent's"), "{refused}");
+        });
+    }
 
     #[test]
     fn a_shelf_keeps_the_latest_tables_of_each_service() {

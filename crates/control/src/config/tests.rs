@@ -742,7 +742,10 @@ fn a_store_is_where_etcd_is_and_its_services_are_those_that_several_can_serve() 
     }
     for (bad, words) in [
         ("", "states: each balancer sees the connections that come by it"),
-        ("protocol = \"udp\"", "no agent tells of flows without connections"),
+        (
+            "protocol = \"udp\"\ncheck = { enabled = false }",
+            "no agent tells of flows without connections",
+        ),
         ("method = \"residue\"", "states: each balancer sees the connections that come by it"),
         ("method = \"cheetah-stateful\"", "places in one balancer's memory"),
         ("method = \"cheetah\"", "answers: answers pass one balancer"),

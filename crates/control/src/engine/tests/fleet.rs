@@ -176,7 +176,7 @@ fn what_cannot_be_followed_changes_nothing_and_is_said() {
     bad.text = bad.text.replace("method = \"cheetah\"\nanswers = \"backend\"\n", "");
     world.hears(&bad, 2);
     assert!(
-        world.fleet_says().contains("each balancer builds concury's tables"),
+        world.fleet_says().contains("each balancer sees the connections that come by it"),
         "{}",
         world.fleet_says()
     );

@@ -135,7 +135,6 @@ fn date(seconds: i64) -> String {
 fn role(identity: &Identity) -> &'static str {
     match identity.usage {
         usage if usage.authority => "authority",
-        usage if usage.server && usage.client => "balancer, agent",
         usage if usage.server => "balancer",
         usage if usage.client => "agent",
         _ => "none",

@@ -6,15 +6,13 @@ use super::{DoctorInput, Finding, read};
 use crate::config::Config;
 use crate::neigh;
 
-const CHECK: &str = "switch";
-
 pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let DoctorInput { config, patience, .. } = input;
     let address = config.p4.thrift;
     findings.push(match TcpStream::connect_timeout(&address, *patience) {
-        Ok(_) => Finding::ok(CHECK, format!("there is a switch at {address}")),
+        Ok(_) => Finding::ok("switch", format!("there is a switch at {address}")),
         Err(error) => Finding::fail(
-            CHECK,
+            "switch",
             format!("no switch at {address}: {error}"),
             "start it in this network namespace: simple_switch weir.json --thrift-port PORT",
         ),

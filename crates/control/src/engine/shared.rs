@@ -103,10 +103,10 @@ impl<P: Plane> Engine<P> {
         Arc::clone(&self.shelf)
     }
 
-    /// Where other balancers get them, if there are any.
+    /// Where the others of a fleet get them, if there are any.
     pub(super) fn tables_at(&self) -> Option<String> {
         let shares = self.services.values().any(ServiceRuntime::is_shared);
-        let agents = self.config.agents.as_ref().filter(|_| shares && self.fleet.is_some())?;
+        let agents = self.config.agents.as_ref().filter(|_| shares)?;
         let listen = agents.listen;
         if !listen.ip().is_unspecified() {
             return Some(listen.to_string());

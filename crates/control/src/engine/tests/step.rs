@@ -725,6 +725,9 @@ impl Fleet {
 
     /// The tables of all balancers lead new flows alike.
     fn agree(&self) {
+        let lend = self.method == CONCURY;
+        let say = |sign: &Sign| sign.tables.as_deref() == Some("127.0.0.1:4479");
+        assert!(self.signs.len() == BALANCERS && self.signs.values().all(|sign| say(sign) == lend));
         let digests = self.members.iter().map(|member| {
             let engine = member.engine.as_ref().expect("it runs");
             let service = &engine.services["a"];

@@ -174,7 +174,7 @@ mod tests {
         let free = TcpListener::bind((here, 0)).expect("a port");
         let listen: SocketAddr = free.local_addr().expect("it is bound");
         drop(free);
-        let bytes: Vec<u8> = (0..300_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         let shelf = Arc::new(Shelf::default());
         let digest = digest_of(&bytes);
         shelf.put("web", &digest, Arc::new(bytes.clone()));

@@ -171,8 +171,8 @@ impl Drop for Speaking {
 pub fn look_at(files: &Files) -> Result<Vec<String>, Error> {
     files.client()?;
     let identity = files.identity()?;
-    if !identity.usage.client {
-        let why = "it is not for agents (no clientAuth): balancers would not take it; \
+    if !identity.usage.client || identity.usage.server {
+        let why = "it is not for agents (clientAuth alone): balancers would not take it; \
                    `weir pki issue NAME --role agent --address ...` makes one";
         return Err(Error::Certificate { path: files.certificate.clone(), why: why.into() });
     }

@@ -161,6 +161,10 @@ fn concury(
 ) -> Option<u16> {
     let asks = flags.has(Flags::PENDING) || entry & SLOT_RESERVED != 0;
     let known = if asks { shared.pending(&state()).ok()? } else { None };
+    // By a fleet's table it is pinned or placed again: the program knows.
+    if known.is_none() && entry & SLOT_RESERVED != 0 && flags.has(Flags::EXACT) {
+        return None;
+    }
     Some(known.unwrap_or(entry) & SLOT_BACKEND).filter(|backend| *backend != NO_BACKEND)
 }
 

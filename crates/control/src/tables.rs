@@ -3,14 +3,12 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint};
-use weir_rpc::tls::{Files, server_name};
+use tonic::transport::Channel;
+use weir_rpc::dial::dial;
+use weir_rpc::tls::Files;
 use weir_rpc::{TABLE_PART, TableAsked, TablesClient};
 use weir_steering::digest_of;
 
@@ -94,26 +92,11 @@ pub async fn get(wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
 }
 
 async fn connect(peer: &str, files: &Files) -> Result<Channel, String> {
-    let (host, _) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
-    let name = server_name(host.trim_matches(['[', ']'])).map_err(|error| error.to_string())?;
-    let tls = TlsConnector::from(files.client().map_err(|error| error.to_string())?);
-    let to = peer.to_owned();
-    let connector = tower::service_fn(move |_| {
-        let (tls, name, to) = (tls.clone(), name.clone(), to.clone());
-        async move {
-            let connected = async {
-                let stream = TcpStream::connect(to.as_str()).await?;
-                stream.set_nodelay(true)?;
-                tls.connect(name, stream).await
-            };
-            let late = || io::Error::from(io::ErrorKind::TimedOut);
-            let stream = timeout(PATIENCE, connected).await.map_err(|_| late())??;
-            Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(stream))
-        }
-    });
-    let endpoint = Endpoint::from_static("http://balancer");
-    let channel = endpoint.connect_with_connector(connector).await;
-    channel.map_err(|error| {
+    let (host, port) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
+    let port = port.parse().map_err(|_| "it is no host with a port")?;
+    let channel = dial(host.trim_matches(['[', ']']), port, files, |endpoint| endpoint);
+    let late = |_| "no answer in time".to_owned();
+    timeout(PATIENCE, channel).await.map_err(late)?.map_err(|error| {
         let mut last: &dyn Error = &error;
         while let Some(source) = last.source() {
             last = source;

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dial;
 pub mod message;
 pub mod pki;
 pub mod tls;

@@ -6,20 +6,17 @@ use super::load::{LoadOf, Look};
 use super::log::Change;
 use super::{Balancer, Common};
 use crate::error::Error;
-use hyper_util::rt::TokioIo;
 use std::collections::{HashMap, HashSet};
 use std::error::Error as _;
-use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
+use weir_rpc::dial::dial;
 use weir_rpc::message::{self, Connection};
 use weir_rpc::{
     BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
@@ -114,29 +111,14 @@ impl Session {
     }
 
     async fn connect(&self) -> Result<Channel, Ended> {
-        let Balancer { host, port } = self.balancer.clone();
-        // Read each time: a certificate that was renewed counts from the next session on.
-        let tls = TlsConnector::from(self.common.options.files.client()?);
-        let name = weir_rpc::tls::server_name(&host)?;
-        let connector = tower::service_fn(move |_| {
-            let (tls, name, host) = (tls.clone(), name.clone(), host.clone());
-            async move {
-                let connected = async {
-                    let stream = TcpStream::connect((host.as_str(), port)).await?;
-                    stream.set_nodelay(true)?;
-                    tls.connect(name, stream).await
-                };
-                let late = || io::Error::from(io::ErrorKind::TimedOut);
-                let stream = timeout(PATIENCE, connected).await.map_err(|_| late())??;
-                Ok::<_, io::Error>(TokioIo::new(stream))
-            }
-        });
-        // What it is called in HTTP does not matter; whom it leads to, TLS looks at.
-        let endpoint = Endpoint::from_static("http://balancer")
-            .http2_keep_alive_interval(ALIVE_EVERY)
-            .keep_alive_timeout(ALIVE_WITHIN)
-            .keep_alive_while_idle(true);
-        Ok(endpoint.connect_with_connector(connector).await?)
+        let Balancer { host, port } = &self.balancer;
+        let alive = |endpoint: Endpoint| {
+            endpoint
+                .http2_keep_alive_interval(ALIVE_EVERY)
+                .keep_alive_timeout(ALIVE_WITHIN)
+                .keep_alive_while_idle(true)
+        };
+        Ok(dial(host, *port, &self.common.options.files, alive).await?)
     }
 
     fn addresses(&self) -> Result<Vec<IpAddr>, Ended> {

@@ -209,8 +209,8 @@ pub(super) struct Agents {
     own_ends: Option<i64>,
     /// By which others call this balancer, by its certificate.
     own_host: Option<String>,
-    /// Whether its certificate is good for calling others.
-    calls: bool,
+    /// Whether its certificate is good for calling others, once it was read.
+    calls: Option<bool>,
 }
 
 /// An agent, as `weir status` shows it.
@@ -336,7 +336,7 @@ impl<P: Plane> Engine<P> {
         let wanted = self.config.agents.clone();
         let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
         self.agents.own_ends = own.as_ref().map(|own| own.ends);
-        self.agents.calls = own.as_ref().is_some_and(|own| own.usage.client);
+        self.agents.calls = own.as_ref().map(|own| own.usage.client);
         self.agents.own_host = own.and_then(|own| {
             let address = own.addresses.first().map(ToString::to_string);
             address.or_else(|| own.hosts.first().cloned())
@@ -346,9 +346,9 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Whether this balancer can get tables from others.
+    /// Whether this balancer can get tables from others, as far as its certificate is known.
     pub(super) fn calls_others(&self) -> bool {
-        self.agents.calls
+        self.agents.calls != Some(false)
     }
 
     /// By which others call this balancer where it listens at all addresses.

@@ -5,12 +5,13 @@
 //! [`Step`] in the store. The leader writes a step when its own view of a pool is another than that, and takes
 //! everybody through its stages.
 
-use super::fleet::FleetNews;
+mod lead;
+
 use super::service::ServiceRuntime;
-use super::{Command, Engine, PlaneResult, tolerate};
+use super::{Engine, PlaneResult, tolerate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -567,7 +568,7 @@ impl<P: Plane> Engine<P> {
     /// Whether it could get the tables that all are to have alike. Who cannot is named, and not left behind in each
     /// step.
     pub(super) fn can_get_tables(&self) -> bool {
-        cfg!(test) || self.calls_others() || !self.services.values().any(ServiceRuntime::is_shared)
+        self.calls_others() || !self.services.values().any(ServiceRuntime::is_shared)
     }
 
     fn acknowledge(&mut self, step: &Step) {
@@ -760,216 +761,6 @@ impl<P: Plane> Engine<P> {
         let services = &self.services;
         self.shelf.keep(|name| services.get(name).is_some_and(ServiceRuntime::is_shared));
         self.take_up_held();
-    }
-
-    fn lead_step(&mut self) {
-        let Some(fleet) = &mut self.fleet else { return };
-        let stepping = &mut fleet.stepping;
-        let due = std::mem::take(&mut stepping.news) || stepping.looked.elapsed() >= LOOK_EVERY;
-        if !due || stepping.writing {
-            return;
-        }
-        stepping.looked = Instant::now();
-        let (leads, term) = fleet.leads();
-        if !leads {
-            fleet.stepping.why = None;
-            return;
-        }
-        let step = fleet.stepping.step.clone();
-        match step.as_ref().filter(|step| step.stage != Stage::Done) {
-            // Not before this one has done its part of the last.
-            None if step.as_ref().is_some_and(|step| fleet.stepping.over != Some(step.id())) => {}
-            None => self.begin_step(step.as_deref(), term),
-            Some(step) => {
-                let mut missing = fleet.with_report(|report| missing(report, step));
-                // It builds of what it knows: not before it knows all.
-                let asked = fleet.stepping.acked == Some((step.id(), Stage::Collect));
-                let shares = step.next.keys().any(|name| self.has_shared(name));
-                if step.stage == Stage::Collect && shares && !(asked && self.can_step()) {
-                    missing.push(self.config.balancer.name.clone());
-                }
-                let can = self.can_step();
-                let Some(fleet) = &mut self.fleet else { return };
-                if missing.is_empty() && step.stage == Stage::Collect {
-                    return self.lead_to_commit(step, term);
-                }
-                if missing.is_empty() {
-                    let next = Step { term, ..step.onward() };
-                    return self.write_step(next);
-                }
-                let lost = fleet.fetching.lacks_for().is_some_and(|lacks| lacks >= LOST);
-                if step.stage == Stage::Commit && lost && can {
-                    warn!(
-                        step = step.number,
-                        "the table of who has led before is lost, and built anew"
-                    );
-                    fleet.fetching.found();
-                    return self.lead_to_commit(step, term);
-                }
-                let patience = match step.stage {
-                    Stage::Prepare => PREPARE_PATIENCE,
-                    Stage::Freeze | Stage::Collect => PATIENCE,
-                    Stage::Commit | Stage::Done => COMMIT_PATIENCE,
-                };
-                if fleet.stepping.since.elapsed() < patience {
-                    return;
-                }
-                if step.stage >= Stage::Commit {
-                    let who = missing.join(", ");
-                    warn!(step = step.number, who, "goes on without who does not follow");
-                    return self.write_step(Step { term, ..step.onward() });
-                }
-                // Nothing has changed by it.
-                let (stage, who) = (step.stage, missing.join(", "));
-                warn!(
-                    step = step.number,
-                    ?stage,
-                    who,
-                    "given up: not everybody came so far; tried again"
-                );
-                fleet.stepping.why = Some(format!(
-                    "a change of pools in step waits for {who}, which did not come to {stage} in {patience:?}"
-                ));
-                fleet.stepping.silent = missing;
-                fleet.stepping.pause();
-                // With all that have died meanwhile.
-                let mut last = Step { term, ..Step::clone(step) };
-                last.next.extend(self.wanted_pools(&step.pools, &step.tables));
-                self.write_step(last.given_up());
-            }
-        }
-    }
-
-    fn table_is_found(&mut self) {
-        if let Some(fleet) = &mut self.fleet {
-            fleet.fetching.found();
-        }
-    }
-
-    /// Everybody knows what there is: all may follow the next pools, by tables that are built now where all have the
-    /// same.
-    fn lead_to_commit(&mut self, step: &Step, term: u64) {
-        let next = match self.build_for_all(step) {
-            Ok(next_tables) => Step { term, stage: Stage::Commit, next_tables, ..step.clone() },
-            Err(error) => {
-                warn!(step = step.number, %error, "given up: no table can be built");
-                let Some(stepping) = self.stepping() else { return };
-                stepping.why = Some(format!("a change of pools in step is not made: {error}"));
-                stepping.pause();
-                if step.stage == Stage::Commit {
-                    return;
-                }
-                Step { term, ..step.given_up() }
-            }
-        };
-        self.write_step(next);
-    }
-
-    /// Begins a step, if pools are other than they were in the last one.
-    fn begin_step(&mut self, last: Option<&Step>, term: u64) {
-        let can = self.can_step();
-        let Some(fleet) = &mut self.fleet else { return };
-        if !can {
-            return;
-        }
-        let highest = fleet.stepping.over.map_or(0, |(_, number)| number);
-        let waits = fleet.stepping.pauses();
-        let change = fleet.change();
-        // Not before all have heard of the same configuration.
-        let (behind, silent) = fleet.with_report(|report| {
-            let all = report.balancers.iter();
-            let behind = all.filter(|(_, sign)| !sign.steps || sign.change != change);
-            let said = |name: &String| report.acks.get(name).map_or((0, 0), |ack| ack.step);
-            let number = last.map_or((0, 0), Step::id);
-            let silent = fleet
-                .stepping
-                .silent
-                .iter()
-                .any(|name| report.balancers.contains_key(name) && said(name) < number);
-            (behind.map(|(name, _)| name.clone()).collect::<Vec<_>>(), silent)
-        });
-        let empty = Pools::new();
-        let before = last.map_or(&empty, |last| &last.pools);
-        let tables = last.map_or_else(BTreeMap::new, |last| last.tables.clone());
-        let next = self.wanted_pools(before, &tables);
-        let Some(fleet) = &mut self.fleet else { return };
-        if next.is_empty() {
-            fleet.stepping.why = None;
-            return;
-        }
-        if !behind.is_empty() {
-            fleet.stepping.why = Some(format!(
-                "a change of pools in step waits for {}, which cannot take part yet",
-                behind.join(", ")
-            ));
-        }
-        let services = &self.services;
-        let stays = |(name, _): &(&String, &Vec<Share>)| services.contains_key(*name);
-        let pools = before.iter().filter(stays).map(|(name, pool)| (name.clone(), pool.clone()));
-        let number = last.map_or(0, |last| last.number).max(highest) + 1;
-        let (stage, pools) = (Stage::Prepare, pools.collect());
-        let tables = tables.into_iter().filter(|(name, _)| self.has_shared(name)).collect();
-        let next_tables = BTreeMap::new();
-        let step =
-            Step { number, begun: term, term, stage, change, pools, next, tables, next_tables };
-        // Who is dead is not waited with.
-        match step.has_dead() {
-            false if waits || !behind.is_empty() => {}
-            true if silent || !behind.is_empty() => self.write_step(step.given_up()),
-            _ => self.write_step(step),
-        }
-    }
-
-    /// The pools as they are to be, of those services where that is another than before.
-    fn wanted_pools(&mut self, before: &Pools, tables: &BTreeMap<String, String>) -> Pools {
-        let mut next = Pools::new();
-        for (name, service) in &mut self.services {
-            if !service.changes_in_step() {
-                continue;
-            }
-            let now = Instant::now();
-            let trouble = service.trouble.as_ref().is_some_and(|trouble| trouble.again <= now);
-            let table = tables.get(name);
-            let lost = service.is_shared() && table.is_none_or(|digest| service.lacks(digest));
-            if !service.dirty && !trouble && !lost && before.contains_key(name) {
-                continue;
-            }
-            let shares = shares_of(service);
-            let another =
-                service.turn.is_some() || service.builder.published().is_none() || trouble || lost;
-            if before.get(name) == Some(&shares) && !another {
-                service.dirty = false;
-                continue;
-            }
-            next.insert(name.clone(), shares);
-        }
-        next
-    }
-
-    /// Whether there is a service of this name whose table all have alike.
-    fn has_shared(&self, name: &str) -> bool {
-        self.services.get(name).is_some_and(ServiceRuntime::is_shared)
-    }
-
-    fn write_step(&mut self, step: Step) {
-        let Some(fleet) = &mut self.fleet else { return };
-        let Some((asks, commands)) = fleet.ways() else { return };
-        let Some(document_at) = fleet.revision() else { return };
-        let expected = fleet.stepping.step_at;
-        fleet.stepping.writing = true;
-        debug!(step = step.number, stage = ?step.stage, "leads on");
-        tokio::spawn(async move {
-            let (then, answer) = tokio::sync::oneshot::channel();
-            let gone = || FleetError::Unreachable("this balancer ends".into());
-            let result = match asks
-                .send(Ask::Step { step: Box::new(step), expected, document_at, then })
-                .await
-            {
-                Ok(()) => answer.await.unwrap_or_else(|_| Err(gone())),
-                Err(_) => Err(gone()),
-            };
-            let _ = commands.send(Command::Fleet(FleetNews::Stepped(result))).await;
-        });
     }
 
     /// How far the fleet is, where it has services that change in step.

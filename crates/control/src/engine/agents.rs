@@ -374,14 +374,15 @@ impl<P: Plane> Engine<P> {
         self.agents.learning.is_some()
     }
 
-    /// Backends whose agents are asked and have not told yet.
+    /// Backends whose agents are asked and have not told yet. Of one that is down nothing is expected.
     fn silent(&self) -> usize {
         let held = self.agents.held();
         let asked = self.services.values().filter(|service| service.asks_agents());
-        asked
-            .flat_map(|service| service.pool.iter().map(|member| (service.number, member.id)))
-            .filter(|one| !held.contains(one))
-            .count()
+        let up = |service: &ServiceRuntime| {
+            let up = service.pool.iter().filter(|member| member.up);
+            up.map(|member| (service.number, member.id)).collect::<Vec<_>>()
+        };
+        asked.flat_map(up).filter(|one| !held.contains(one)).count()
     }
 
     /// Over packets that follow tables already: what agents had said last before the process ended, and the
@@ -596,6 +597,7 @@ impl<P: Plane> Engine<P> {
             Some(session) => {
                 if let Some(from) = self.agents.lose(session) {
                     info!(%from, "an agent is gone");
+                    self.follow_told();
                 }
             }
         }
@@ -696,7 +698,9 @@ impl<P: Plane> Engine<P> {
                 told = service.opened(key, backend, true, now)?;
                 Ok(())
             });
+            let waits = told == Told::Others && service.claims.get(&key) == Some(&backend);
             if told != Told::Taken
+                && !waits
                 && let Some(one) = self.agents.speakers.get_mut(&session)
                 && let Some(dump) = &mut one.dump
                 && let Some(found) = dump.found.get_mut(&connection.endpoint)
@@ -842,9 +846,14 @@ impl<P: Plane> Engine<P> {
     fn follow_told(&mut self) {
         let now = self.now();
         let held = self.agents.held();
+        let heard: BTreeSet<(ServiceId, BackendId)> =
+            self.agents.speakers.values().flat_map(|one| &one.held).copied().collect();
         for service in self.services.values_mut() {
             let asks = service.asks_agents();
             let number = service.number;
+            let of =
+                |(other, backend): &(ServiceId, BackendId)| (*other == number).then_some(*backend);
+            service.heard = heard.iter().filter_map(of).collect();
             let gone: Vec<BackendId> = service
                 .told_of
                 .iter()

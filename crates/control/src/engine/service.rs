@@ -173,6 +173,8 @@ pub(super) struct ServiceRuntime {
     pub agreed: Option<Vec<Share>>,
     /// Connections that an agent has said to be its backend's, and that are another one's until that has ended.
     pub claims: HashMap<StateKey, BackendId>,
+    /// Of those that are told of, the backends whose agents are there.
+    pub heard: BTreeSet<BackendId>,
     /// Backends that are dead as this balancer has it, while there is no step that says so.
     pub dead_here: BTreeSet<String>,
     /// The published table came about in step, and no flow is pending.
@@ -281,6 +283,7 @@ impl ServiceRuntime {
             folded: Vec::new(),
             agreed: None,
             claims: HashMap::new(),
+            heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
             stepped: false,
             collected: HashMap::new(),

@@ -58,6 +58,9 @@ enum Item {
 enum Word {
     Event(Kind, u32),
     Dump(Vec<u32>),
+    /// The rest of a dump.
+    Part(Vec<u32>),
+    End,
     Collected(u64, Vec<u32>),
 }
 
@@ -107,8 +110,8 @@ struct Fleet {
     pool: BTreeMap<u8, u32>,
     /// Where connections live.
     live: BTreeMap<u32, (u8, Phase)>,
-    /// The step in which a client's connection ended. Its addresses and ports are used again after another one
-    /// (docs/fleet.md, In step, says what may happen otherwise).
+    /// The step in which a client's connection ended. With `residue` its addresses and ports are used again after
+    /// another one (docs/fleet.md, In step, says what may happen otherwise).
     ended: BTreeMap<u32, u64>,
     /// The steps that were made to the end: tables are made anew in these alone.
     committed: std::collections::BTreeSet<u64>,
@@ -413,13 +416,18 @@ impl Fleet {
             }
             return;
         }
+        // Nobody says that its connections have ended.
         self.dead.insert(n);
         let here: Vec<u32> =
             self.live.iter().filter(|(_, at)| at.0 == n).map(|(client, _)| *client).collect();
         for client in here {
             self.live.remove(&client);
             self.ended.insert(client, self.step_at_all());
-            self.happens(n, Kind::Closed, client);
+        }
+        for at in 0..BALANCERS {
+            if let Some(session) = self.members[at].sessions.remove(&n) {
+                self.engine(at).handle(Command::AgentGone(Some(session.number)));
+            }
         }
     }
 
@@ -437,6 +445,9 @@ impl Fleet {
     /// An agent hears what it is asked for, and says the next word that it has for a balancer; one that does not
     /// speak with it yet calls.
     fn agent(&mut self, at: usize, n: u8) {
+        if self.dead.contains(&n) {
+            return;
+        }
         if !self.members[at].sessions.contains_key(&n) {
             return self.call(at, n);
         }
@@ -470,10 +481,16 @@ impl Fleet {
                 let events = own(vec![client]).into_iter().map(|one| (kind, one)).collect();
                 vec![Said::Events { first, next, events }]
             }
-            Some(Word::Dump(clients)) => {
+            Some(Word::Dump(mut clients)) => {
                 let (next, list) = (session.next, session.endpoints.number);
-                vec![Said::DumpBegin { next, list }, Said::Dumped(own(clients)), Said::DumpEnd]
+                let rest = clients.split_off(clients.len() / 2);
+                [Word::End, Word::Part(rest), Word::Part(clients)]
+                    .into_iter()
+                    .for_each(|word| session.words.push_front(word));
+                vec![Said::DumpBegin { next, list }]
             }
+            Some(Word::Part(clients)) => vec![Said::Dumped(own(clients))],
+            Some(Word::End) => vec![Said::DumpEnd],
             Some(Word::Collected(number, clients)) => {
                 vec![Said::Collected { number, connections: own(clients), last: true }]
             }
@@ -569,7 +586,7 @@ impl Fleet {
             let made_anew = |ended: &u64| {
                 self.committed.range(ended + 1..).next().is_some_and(|step| *step <= done)
             };
-            if !self.ended.get(&client).is_none_or(made_anew) {
+            if self.method == RESIDUE && !self.ended.get(&client).is_none_or(made_anew) {
                 return;
             }
             if self.rng.random_bool(0.5)
@@ -698,7 +715,9 @@ impl Fleet {
         });
         over && self.members.iter().all(|member| {
             let words = member.sessions.values().all(|session| session.words.is_empty());
-            member.items.is_empty() && words && member.sessions.len() == usize::from(BACKENDS)
+            member.items.is_empty()
+                && words
+                && member.sessions.len() + self.dead.len() == usize::from(BACKENDS)
         })
     }
 

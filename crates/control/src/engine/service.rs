@@ -177,6 +177,8 @@ pub(super) struct ServiceRuntime {
     pub heard: BTreeSet<BackendId>,
     /// Backends that are dead as this balancer has it, while there is no step that says so.
     pub dead_here: BTreeSet<String>,
+    /// When the last step was made here.
+    pub agreed_at: Option<Instant>,
     /// The published table came about in step, and no flow is pending.
     pub stepped: bool,
     /// What agents have said in a step that has begun at their backends.
@@ -285,6 +287,7 @@ impl ServiceRuntime {
             claims: HashMap::new(),
             heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
+            agreed_at: None,
             stepped: false,
             collected: HashMap::new(),
             base: None,
@@ -410,7 +413,9 @@ impl ServiceRuntime {
             let share = shares.get(member.wanted.name.as_str());
             let role = match share {
                 Some(share)
-                    if share.down || *dead && self.dead_here.contains(&member.wanted.name) =>
+                    if share.down
+                        || (*dead || self.is_shared())
+                            && self.dead_here.contains(&member.wanted.name) =>
                 {
                     Role::Down
                 }
@@ -685,6 +690,9 @@ impl ServiceRuntime {
             Some(parcel) => builder.draft_of(generation, &members, &parcel)?,
             None => builder.draft_beside(generation, &members, now, armed)?,
         };
+        // Whoever begins anew with the addresses and ports of a connection that died with its backend must not be taken
+        // for that, by any balancer.
+        built.pinned.retain(|(_, backend)| !self.is_dead_in_step(*backend));
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);

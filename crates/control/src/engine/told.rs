@@ -115,6 +115,7 @@ impl ServiceRuntime {
             _ => now,
         };
         self.young.remove(&key);
+        self.claims.remove(&key);
         self.builder.adopt(key, Known { backend, phase: Phase::Open, born, seen: now })?;
         if let Some(log) = &mut self.log {
             log.append(&record(Op::Add, &key, Some(backend), now))?;
@@ -169,7 +170,7 @@ impl ServiceRuntime {
 
     /// In step with other balancers: whether all have agreed that a backend is no more, or dead, and no agent is
     /// there that will say that its connections have ended.
-    fn is_dead_in_step(&self, backend: BackendId) -> bool {
+    pub fn is_dead_in_step(&self, backend: BackendId) -> bool {
         let Some(agreed) = &self.agreed else { return false };
         let Some(member) = self.by_id(backend) else { return true };
         if self.heard.contains(&backend) {
@@ -222,17 +223,19 @@ impl ServiceRuntime {
             }
         });
         gone.iter().for_each(|key| self.builder.forget(key));
+        let logged = self.log_removed(&gone, now);
         // Another agent may have named some of them before.
         for key in &gone {
             self.give_to_claimant(key, true, now)?;
         }
+        begun.retain(|(key, _)| self.builder.known(key).is_none());
         begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
         self.claims.retain(|key, at| *at != backend || found.contains(key));
         self.told_of.insert(backend);
         self.tell_builder(now);
-        self.log_removed(&gone, now)
+        logged
     }
 
     /// Nobody tells of a backend any more: its connections are observed from now on, and those that have begun
@@ -313,6 +316,7 @@ impl ServiceRuntime {
                 continue;
             }
             if self.builder.start(key, backend, born)? {
+                self.claims.remove(&key);
                 self.folded.push((key, backend));
             }
         }

@@ -179,6 +179,8 @@ pub(super) struct ServiceRuntime {
     pub dead_here: BTreeSet<String>,
     /// When the last step was made here.
     pub agreed_at: Option<Instant>,
+    /// All agents have just said what there is, and nothing begins.
+    pub all_told: bool,
     /// The published table came about in step, and no flow is pending.
     pub stepped: bool,
     /// What agents have said in a step that has begun at their backends.
@@ -288,6 +290,7 @@ impl ServiceRuntime {
             heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
             agreed_at: None,
+            all_told: false,
             stepped: false,
             collected: HashMap::new(),
             base: None,

@@ -12,6 +12,7 @@ use super::{Engine, PlaneResult, tolerate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -672,16 +673,7 @@ impl<P: Plane> Engine<P> {
             }
             asked
         });
-        // Whoever is down as well does not answer.
-        let (mut needed, mut doubted) = (HashSet::new(), HashSet::new());
-        for (name, pool) in pools {
-            let Some(service) = self.services.get(name) else { continue };
-            let up = pool.iter().filter(|share| !share.down);
-            let members = up.filter_map(|share| service.member(&share.name));
-            needed.extend(members.map(|member| member.wanted.address));
-            let doubtful = |member: &&PoolMember| service.heard.contains(&member.id);
-            doubted.extend(service.pool.iter().filter(doubtful).map(|one| one.wanted.address));
-        }
+        let (needed, doubted) = self.agents_of(pools);
         // What the agent of one that is down says is worth a wait, and no more.
         let doubts = || at.elapsed() < COLLECT_PATIENCE && !self.has_collected_of(number, &doubted);
         if self.has_collected_of(number, &needed) && !doubts() {
@@ -702,6 +694,21 @@ impl<P: Plane> Engine<P> {
         true
     }
 
+    /// Addresses of backends whose agents are to answer, and of those that are there, whoever is down.
+    fn agents_of(&self, pools: &Pools) -> (HashSet<IpAddr>, HashSet<IpAddr>) {
+        let (mut needed, mut doubted) = (HashSet::new(), HashSet::new());
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            // Whoever is down as well does not answer.
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            needed.extend(members.map(|member| member.wanted.address));
+            let doubtful = |member: &&PoolMember| service.heard.contains(&member.id);
+            doubted.extend(service.pool.iter().filter(doubtful).map(|one| one.wanted.address));
+        }
+        (needed, doubted)
+    }
+
     /// Makes packets follow these pools. Returns whether they do.
     fn has_committed(&mut self, step: &Step, pools: &Pools) -> bool {
         let Some(stepping) = self.stepping() else { return false };
@@ -720,18 +727,24 @@ impl<P: Plane> Engine<P> {
         {
             return false;
         }
+        let asked = self.stepping().and_then(|stepping| stepping.asked);
+        let told = asked.is_some_and(|(number, _)| {
+            let (needed, doubted) = self.agents_of(pools);
+            self.has_collected_of(number, &needed) && self.has_collected_of(number, &doubted)
+        });
         let services = self.in_step(Some(pools));
         for number in &services {
             let Some(name) = self.names.get(number) else { continue };
             let Some(service) = self.services.get_mut(name) else { continue };
             service.agreed = pools.get(name).cloned();
             (service.agreed_at, service.dirty) = (Some(Instant::now()), true);
-            service.dead_here.clear();
+            (service.all_told, service.dead_here) = (told, BTreeSet::new());
         }
         let begun = Instant::now();
         self.commits = Some(Commit::InStep);
         let failures = self.publish(&services);
         self.commits = None;
+        self.services.values_mut().for_each(|service| service.all_told = false);
         for failure in &failures {
             warn!(%failure, step = step.number, "not in step yet; tried again");
         }

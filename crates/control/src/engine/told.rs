@@ -180,6 +180,15 @@ impl ServiceRuntime {
         share.is_none_or(|share| share.down)
     }
 
+    /// Right after all agents have said what there is: whether there is no connection at this backend, whose agent would
+    /// have named it.
+    pub fn has_ended(&self, key: &StateKey, backend: BackendId) -> bool {
+        let known = self.builder.known(key).filter(|known| known.backend == backend);
+        known.is_none()
+            && self.collected.get(key) != Some(&backend)
+            && self.heard.contains(&backend)
+    }
+
     /// A connection is nobody's any more: it is that backend's whose agent has named it before.
     fn give_to_claimant(
         &mut self,

@@ -110,8 +110,8 @@ struct Fleet {
     pool: BTreeMap<u8, u32>,
     /// Where connections live.
     live: BTreeMap<u32, (u8, Phase)>,
-    /// The step in which a client's connection ended. Its addresses and ports are used again after another one
-    /// (docs/fleet.md, In step, says what may happen otherwise).
+    /// The step in which a client's connection ended. Its addresses and ports are used again after another one, and not
+    /// if it died with its backend (docs/fleet.md, In step, says what may happen otherwise).
     ended: BTreeMap<u32, u64>,
     /// The steps that were made to the end: tables are made anew in these alone.
     committed: std::collections::BTreeSet<u64>,
@@ -441,7 +441,7 @@ impl Fleet {
             self.live.iter().filter(|(_, at)| at.0 == n).map(|(client, _)| *client).collect();
         for client in here {
             self.live.remove(&client);
-            self.ended.insert(client, self.step_at_all());
+            self.ended.insert(client, u64::MAX - 1);
             self.happens(n, Kind::Closed, client);
         }
         for at in (0..BALANCERS).filter(|_| off) {

@@ -179,8 +179,6 @@ pub(super) struct ServiceRuntime {
     pub dead_here: BTreeSet<String>,
     /// When the last step was made here.
     pub agreed_at: Option<Instant>,
-    /// All agents have just said what there is, and nothing begins.
-    pub all_told: bool,
     /// The published table came about in step, and no flow is pending.
     pub stepped: bool,
     /// What agents have said in a step that has begun at their backends.
@@ -290,7 +288,6 @@ impl ServiceRuntime {
             heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
             agreed_at: None,
-            all_told: false,
             stepped: false,
             collected: HashMap::new(),
             base: None,
@@ -693,9 +690,6 @@ impl ServiceRuntime {
             Some(parcel) => builder.draft_of(generation, &members, &parcel)?,
             None => builder.draft_beside(generation, &members, now, armed)?,
         };
-        // Whoever begins anew with the addresses and ports of a connection that died with its backend must not be taken
-        // for that, by any balancer.
-        built.pinned.retain(|(_, backend)| !self.is_dead_in_step(*backend));
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);

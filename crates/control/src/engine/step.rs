@@ -664,6 +664,12 @@ impl<P: Plane> Engine<P> {
             return false;
         }
         let asked = self.stepping().and_then(|stepping| stepping.asked);
+        let acked = self.stepping().and_then(|stepping| stepping.acked);
+        let said = acked.is_some_and(|(id, at)| id == step.id() && at >= Stage::Collect);
+        if said && asked.is_some() && step.stage < Stage::Done {
+            // Nothing has begun since, and nobody who is gone by now takes back what was told.
+            return true;
+        }
         let (number, at) = asked.unwrap_or_else(|| {
             // First what a backend that has just joined holds.
             self.look_at_agents();
@@ -727,24 +733,18 @@ impl<P: Plane> Engine<P> {
         {
             return false;
         }
-        let asked = self.stepping().and_then(|stepping| stepping.asked);
-        let told = asked.is_some_and(|(number, _)| {
-            let (needed, doubted) = self.agents_of(pools);
-            self.has_collected_of(number, &needed) && self.has_collected_of(number, &doubted)
-        });
         let services = self.in_step(Some(pools));
         for number in &services {
             let Some(name) = self.names.get(number) else { continue };
             let Some(service) = self.services.get_mut(name) else { continue };
             service.agreed = pools.get(name).cloned();
             (service.agreed_at, service.dirty) = (Some(Instant::now()), true);
-            (service.all_told, service.dead_here) = (told, BTreeSet::new());
+            service.dead_here.clear();
         }
         let begun = Instant::now();
         self.commits = Some(Commit::InStep);
         let failures = self.publish(&services);
         self.commits = None;
-        self.services.values_mut().for_each(|service| service.all_told = false);
         for failure in &failures {
             warn!(%failure, step = step.number, "not in step yet; tried again");
         }

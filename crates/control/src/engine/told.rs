@@ -170,7 +170,7 @@ impl ServiceRuntime {
 
     /// In step with other balancers: whether all have agreed that a backend is no more, or dead, and no agent is
     /// there that will say that its connections have ended.
-    pub fn is_dead_in_step(&self, backend: BackendId) -> bool {
+    fn is_dead_in_step(&self, backend: BackendId) -> bool {
         let Some(agreed) = &self.agreed else { return false };
         let Some(member) = self.by_id(backend) else { return true };
         if self.heard.contains(&backend) {
@@ -178,15 +178,6 @@ impl ServiceRuntime {
         }
         let share = agreed.iter().find(|share| share.name == member.wanted.name);
         share.is_none_or(|share| share.down)
-    }
-
-    /// Right after all agents have said what there is: whether there is no connection at this backend, whose agent would
-    /// have named it.
-    pub fn has_ended(&self, key: &StateKey, backend: BackendId) -> bool {
-        let known = self.builder.known(key).filter(|known| known.backend == backend);
-        known.is_none()
-            && self.collected.get(key) != Some(&backend)
-            && self.heard.contains(&backend)
     }
 
     /// A connection is nobody's any more: it is that backend's whose agent has named it before.

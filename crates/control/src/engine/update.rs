@@ -173,10 +173,6 @@ impl Services for Tables<'_> {
         if service.is_unreported(&state.key, backend) {
             return Judgement::Apart;
         }
-        if service.all_told && service.has_ended(&state.key, backend) {
-            // Another one with its addresses and ports must not be taken for it.
-            return Judgement::Lost;
-        }
         if !service.takes_as_up(member) && builder.leads_to(&state.key, backend) {
             Judgement::Lost
         } else if builder.agrees(&state.key, backend) {

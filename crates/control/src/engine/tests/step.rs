@@ -110,7 +110,7 @@ struct Fleet {
     pool: BTreeMap<u8, u32>,
     /// Where connections live.
     live: BTreeMap<u32, (u8, Phase)>,
-    /// The step in which a client's connection ended. Its addresses and ports are used again after another one, and not
+    /// The step in which a client's connection ended. Its addresses and ports are used again after two others, and not
     /// if it died with its backend (docs/fleet.md, In step, says what may happen otherwise).
     ended: BTreeMap<u32, u64>,
     /// The steps that were made to the end: tables are made anew in these alone.
@@ -625,7 +625,7 @@ impl Fleet {
         let Some((home, phase)) = self.live.get(&client).copied() else {
             let done = self.done_by_all();
             let made_anew = |ended: &u64| {
-                self.committed.range(ended + 1..).next().is_some_and(|step| *step <= done)
+                self.committed.range(ended + 1..).nth(1).is_some_and(|step| *step <= done)
             };
             if !self.ended.get(&client).is_none_or(made_anew) {
                 return;

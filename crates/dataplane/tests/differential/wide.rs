@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::KernelPlane;
 use weir_plane::{Listen, Plane, Soft, VipKey};
 use weir_steering::{ServiceState, StateKey};
-use weir_wire::{FlowKey, Protocol, fragment, parse, unmap_address};
+use weir_wire::{FlowKey, Protocol, fragment, icmp, parse, unmap_address};
 
 /// By the number of the service: address, bits, protocol, first port, bits of the port, salt. One takes a part
 /// of what another one does, by its address or by its port. Of services with a connection table no two flows have
@@ -61,7 +61,7 @@ pub fn moved(
     }
     let beside = rng.random_bool(0.05);
     let ports = 1u32 << (16 - at.port_bits);
-    let offset = if beside { ports } else { rng.random_range(0..ports.min(3)) };
+    let offset = if beside { ports } else { rng.random_range(0..ports.min(PORTS.into())) };
     let port = at.port.wrapping_add(offset as u16).max(1);
     FlowKey { dst_port: port, dst: address, ..flow }
 }
@@ -69,19 +69,22 @@ pub fn moved(
 /// Services of [`PLACES`] with a connection table.
 const TABLED: [u32; 3] = [5, 8, 9];
 
-/// Hosts of a prefix that [`moved`] takes.
+/// Hosts of a prefix that [`moved`] takes, and how far from the first one of a block it takes ports.
 const HOSTS: [u128; 4] = [0, 1, 2, 4];
+const PORTS: u16 = 3;
 
-/// Whether a frame was damaged such that it is for another host of a prefix than those that are taken on purpose,
-/// and has an entry in a connection table. The kernel's has the flow and the oracle's the state, and two far
-/// addresses of a large prefix may have the same one.
+/// Whether a frame was damaged such that it, or what it quotes, is for another host of a prefix, or another port of
+/// a block, than those that are taken on purpose, and has an entry in a connection table. The kernel's has the flow
+/// and the oracle's the state, and two far addresses of a large prefix, or far ports, may have the same one.
 pub fn strays(places: &[(Listen, u32)], frame: &[u8]) -> bool {
     let packet = parse(frame).ok().or_else(|| fragment(frame)?.packet.ok());
-    let Some(flow) = packet.map(|packet| packet.flow) else { return false };
+    let flow = packet.map(|packet| packet.flow);
+    let Some(flow) = flow.or_else(|| Some(icmp::quoted(frame)?.flow)) else { return false };
     let taken = places.iter().filter(|(at, _)| at.takes(&flow));
     let Some((at, service)) = taken.max_by_key(|(at, _)| at.exactness()) else { return false };
     let host = u128::from_be_bytes(flow.dst) ^ u128::from_be_bytes(at.address);
-    TABLED.contains(service) && !HOSTS.contains(&host)
+    let far = at.port_bits < 16 && flow.dst_port.wrapping_sub(at.port) >= PORTS;
+    TABLED.contains(service) && (far || !HOSTS.contains(&host))
 }
 
 /// The flows that a state may be of, whose service is steered by the client or not, among the addresses that [`moved`] takes.

@@ -4,15 +4,17 @@
 //! it says of any other is refused, and counted. A backend is *told of* from the end of its agent's first dump
 //! until its agent has been lost for a while (docs/agent.md).
 
+mod status;
+
+pub use status::AgentStatus;
+
 use super::service::{PoolMember, ServiceRuntime};
 use super::told::Told;
 use super::{Command, Engine, EngineError, tolerate};
-use crate::config::{Agents as Configured, Config, Ports, Protocol, Service, States};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::config::{Agents as Configured, Config, Ports, Protocol, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 use weir_plane::Plane;
@@ -28,8 +30,6 @@ const LOST_FOR: Duration = Duration::from_secs(3);
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// So many changes may wait for it.
 pub(super) const WAITING: usize = 1024;
-/// Certificates that end sooner are warned of.
-const ENDS_SOON: i64 = 14 * 86_400;
 
 /// What an agent is told after it was welcomed.
 #[derive(Clone, PartialEq, Debug)]
@@ -213,41 +213,6 @@ pub(super) struct Agents {
     calls: Option<bool>,
 }
 
-/// An agent, as `weir status` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct AgentStatus {
-    /// Name in its certificate.
-    pub name: String,
-    /// From where it calls; none: it is lost.
-    pub from: Option<SocketAddr>,
-    /// Version of its program.
-    pub version: Option<String>,
-    /// Addresses of the backends that it speaks for.
-    pub addresses: Vec<IpAddr>,
-    /// Whether what it says counts: it has told all that it holds.
-    pub told: bool,
-    /// Seconds since it called, or since it was lost.
-    pub seconds: u64,
-    /// How far what it says is behind, in milliseconds; none: not known yet.
-    pub lag_ms: Option<f64>,
-    /// Open connections to services with states = "agents", as it counts them.
-    pub connections: u64,
-    /// Part of its processors that is busy, 0 to 1.
-    pub cpu: f64,
-    /// Processes there that run or want to.
-    pub run_queue: u32,
-    /// Dumps that it has sent in this session.
-    pub dumps: u64,
-    /// Events that it has sent in this session.
-    pub events: u64,
-    /// Events that it has lost since its start; a dump followed each time.
-    pub lost: u64,
-    /// Connections that it named and that are not its own.
-    pub refused: u64,
-    /// When its certificate ends, in seconds since 1970.
-    pub certificate_ends: Option<i64>,
-}
-
 /// What an endpoint is called: its backend, which services do not share.
 fn id_of(service: ServiceId, backend: BackendId) -> u32 {
     service.0 << 16 | u32::from(backend.get())
@@ -290,12 +255,6 @@ impl Speaker {
 
 fn list(number: u64, places: &BTreeMap<u32, Place>) -> Endpoints {
     Endpoints { number, endpoint: places.values().map(|place| place.endpoint.into()).collect() }
-}
-
-/// Seconds since 1970.
-fn today() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
 }
 
 impl Agents {
@@ -864,14 +823,14 @@ impl<P: Plane> Engine<P> {
     fn follow_told(&mut self) {
         let now = self.now();
         let held = self.agents.held();
-        let heard: BTreeSet<(ServiceId, BackendId)> =
-            self.agents.speakers.values().flat_map(|one| &one.held).copied().collect();
+        let mut heard: HashMap<ServiceId, BTreeSet<BackendId>> = HashMap::new();
+        for (service, backend) in self.agents.speakers.values().flat_map(|one| &one.held) {
+            heard.entry(*service).or_default().insert(*backend);
+        }
         for service in self.services.values_mut() {
             let asks = service.asks_agents();
             let number = service.number;
-            let of =
-                |(other, backend): &(ServiceId, BackendId)| (*other == number).then_some(*backend);
-            service.heard = heard.iter().filter_map(of).collect();
+            service.heard = heard.remove(&number).unwrap_or_default();
             let gone: Vec<BackendId> = service
                 .told_of
                 .iter()
@@ -931,51 +890,6 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// All agents, for `weir status`.
-    pub(super) fn agent_status(&self) -> Vec<AgentStatus> {
-        let speaking = self.agents.speakers.values().map(|one| AgentStatus {
-            name: one.newcomer.name.clone(),
-            from: Some(one.newcomer.from),
-            version: Some(one.newcomer.version.clone()),
-            addresses: one.newcomer.addresses.clone(),
-            told: one.next.is_some() && one.held.len() == one.places.len(),
-            seconds: one.since.elapsed().as_secs(),
-            lag_ms: one.lag.map(|lag| lag.as_secs_f64() * 1000.0),
-            connections: one.connections,
-            cpu: one.cpu,
-            run_queue: one.run_queue,
-            dumps: one.dumps,
-            events: one.events,
-            lost: one.lost,
-            refused: one.refused,
-            certificate_ends: Some(one.newcomer.ends),
-        });
-        let lost = self.agents.lost.iter().map(|one| AgentStatus {
-            name: one.name.clone(),
-            from: None,
-            version: None,
-            addresses: one.addresses.clone(),
-            told: !one.held.is_empty(),
-            seconds: one.at.elapsed().as_secs(),
-            lag_ms: None,
-            connections: 0,
-            cpu: 0.0,
-            run_queue: 0,
-            dumps: 0,
-            events: 0,
-            lost: 0,
-            refused: 0,
-            certificate_ends: None,
-        });
-        speaking.chain(lost).collect()
-    }
-
-    /// Calls that were refused, and connections that agents named and that were not theirs.
-    pub(super) fn agents_refused(&self) -> (u64, u64) {
-        let speaking = self.agents.speakers.values().map(|one| one.refused).sum::<u64>();
-        (self.agents.turned_away, self.agents.refused + speaking)
-    }
-
     /// All that were lost have been so for long.
     #[cfg(test)]
     pub(super) fn give_up_lost(&mut self) {
@@ -994,61 +908,5 @@ impl<P: Plane> Engine<P> {
     #[cfg(test)]
     pub(super) fn end_settling(&mut self) {
         self.agents.settling = Some(Instant::now());
-    }
-
-    /// What there is to say of agents.
-    pub(super) fn agent_warnings(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        if let Some(until) = self.agents.learning {
-            let left = until.saturating_duration_since(Instant::now()).as_secs();
-            found.push(format!(
-                "no packets are taken yet: agents tell first what their backends hold (agents.learn, \
-                 {left} s left)"
-            ));
-        }
-        if let Some(until) = self.agents.settling {
-            let left = until.saturating_duration_since(Instant::now()).as_secs();
-            found.push(format!(
-                "changes wait until agents have listed what their backends hold, after the restart ({left} s left)"
-            ));
-        }
-        let trouble = self.agents.trouble.as_ref().and_then(|trouble| trouble.borrow().clone());
-        found.extend(trouble.map(|trouble| format!("agents: {trouble}")));
-        let own = self
-            .agents
-            .own_ends
-            .map(|ends| ("this balancer's certificate for agents".into(), ends));
-        let theirs = self.agents.speakers.values().map(|one| {
-            (format!("the certificate of agent {}", one.newcomer.name), one.newcomer.ends)
-        });
-        for (whose, ends) in own.into_iter().chain(theirs) {
-            let left: i64 = ends.saturating_sub(today());
-            if left <= 0 {
-                found.push(format!("{whose} has ended"));
-            } else if left < ENDS_SOON {
-                found.push(format!("{whose} ends in {} days", left / 86_400));
-            }
-        }
-        for (name, service) in &self.services {
-            if service.configured.states != States::Agents {
-                continue;
-            }
-            let silent = service.pool.iter().filter(|member| !service.is_told_of(member.id));
-            let silent: Vec<&str> = silent.map(|member| member.wanted.name.as_str()).collect();
-            if !silent.is_empty() {
-                found.push(format!(
-                    "service {name}: no agent tells of {}: what the balancer sees stands in for it",
-                    silent.join(", ")
-                ));
-            }
-            if service.young.untold > 0 {
-                found.push(format!(
-                    "service {name}: packets of {} connections were seen of which no agent has told: \
-                     the next change of the pool may break them",
-                    service.young.untold
-                ));
-            }
-        }
-        found
     }
 }

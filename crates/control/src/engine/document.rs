@@ -2,7 +2,7 @@
 
 use super::discover::Found;
 use super::places::Salts;
-use super::service::ServiceRuntime;
+use super::service::{PoolMember, ServiceRuntime};
 use super::turn::InForce;
 use super::{Engine, EngineError};
 use crate::config::{Backend, Service};
@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::error;
 use weir_plane::Plane;
+use weir_steering::ServiceId;
 
 /// The file of a run directory that all of it is in; what has changed since stands in `runtime.log`.
 pub const FILE: &str = "runtime.json";
@@ -195,11 +196,76 @@ pub struct SavedService {
     pub backends: Vec<SavedBackend>,
 }
 
-/// The numbers that a service's servers have in cookies; none if its method has no cookies.
-pub(super) fn numbered(service: &ServiceRuntime) -> Vec<(String, Option<u64>)> {
-    match service.builder.method().needs().timestamps {
-        true => service.builder.numbered(&service.members()),
-        false => Vec::new(),
+impl PoolMember {
+    fn saved(&self) -> SavedBackend {
+        SavedBackend {
+            id: self.id.get(),
+            name: self.wanted.name.clone(),
+            address: self.wanted.address,
+            port: self.wanted.port,
+            weight: self.wanted.weight,
+            drain: self.wanted.drain,
+            backup: self.wanted.backup,
+            up: self.up,
+            found: self.found.clone(),
+        }
+    }
+}
+
+impl ServiceRuntime {
+    /// The numbers that its servers have in cookies; none if its method has no cookies.
+    fn numbered(&self) -> Vec<(String, Option<u64>)> {
+        match self.builder.method().needs().timestamps {
+            true => self.builder.numbered(&self.members()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether a restart would find it as it is.
+    pub fn is_saved_as(&self, saved: &SavedService) -> bool {
+        let same = |(member, saved): (&PoolMember, &SavedBackend)| {
+            let PoolMember { id, wanted, up, .. } = member;
+            (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
+                == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
+                && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
+                && member.found == saved.found
+        };
+        (self.number, self.seed, self.generation)
+            == (ServiceId(saved.number), saved.seed, saved.generation)
+            && self.pool.len() == saved.backends.len()
+            && self.pool.iter().zip(&saved.backends).all(same)
+            && self.configured == saved.configured
+            && saved.numbered == self.numbered()
+            && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
+            && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
+            && saved.salts.as_ref()
+                == Some(&self.salts).filter(|salts| !salts.are_plain(&self.configured))
+    }
+
+    pub fn saved(&self) -> SavedService {
+        self.saved_as(&self.configured, &self.salts, &self.pool)
+    }
+
+    /// As [`saved`](Self::saved), with another description, what tells the addresses in it apart, and another
+    /// pool.
+    pub fn saved_as(
+        &self,
+        configured: &Service,
+        salts: &Salts,
+        pool: &[PoolMember],
+    ) -> SavedService {
+        let turning = self.in_force != InForce::of(configured);
+        SavedService {
+            number: self.number.0,
+            seed: self.seed,
+            generation: self.generation,
+            configured: configured.clone(),
+            in_force: turning.then(|| self.in_force.clone()),
+            log: (self.log_name != configured.name).then(|| self.log_name.clone()),
+            salts: (!salts.are_plain(configured)).then(|| salts.clone()),
+            numbered: self.numbered(),
+            backends: pool.iter().map(PoolMember::saved).collect(),
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use super::EngineError;
 use super::beyond::Beyond;
 use super::discover::{Discovery, Found};
-use super::document::{SavedBackend, SavedService, numbered};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::places::{Salt, Salts};
@@ -51,22 +50,6 @@ pub(super) struct PoolMember {
     pub detail: Arc<str>,
     /// It was looked up, and is not the file's or a command's.
     pub found: Option<Found>,
-}
-
-impl PoolMember {
-    fn saved(&self) -> SavedBackend {
-        SavedBackend {
-            id: self.id.get(),
-            name: self.wanted.name.clone(),
-            address: self.wanted.address,
-            port: self.wanted.port,
-            weight: self.wanted.weight,
-            drain: self.wanted.drain,
-            backup: self.wanted.backup,
-            up: self.up,
-            found: self.found.clone(),
-        }
-    }
 }
 
 /// States that a service has room for at first; most of a thousand services have few.
@@ -412,13 +395,7 @@ impl ServiceRuntime {
         let member = |(member, dead): (&PoolMember, &bool)| {
             let share = shares.get(member.wanted.name.as_str());
             let role = match share {
-                Some(share)
-                    if share.down
-                        || (*dead || self.is_shared())
-                            && self.dead_here.contains(&member.wanted.name) =>
-                {
-                    Role::Down
-                }
+                Some(share) if share.down || self.keeps_off(member, *dead) => Role::Down,
                 Some(share) if !share.drains => Role::Serving,
                 _ => Role::Draining,
             };
@@ -752,53 +729,6 @@ impl ServiceRuntime {
         };
         self.unfold_young();
         Ok(discarded?)
-    }
-
-    /// Whether a restart would find it as it is.
-    pub fn is_saved_as(&self, saved: &SavedService) -> bool {
-        let same = |(member, saved): (&PoolMember, &SavedBackend)| {
-            let PoolMember { id, wanted, up, .. } = member;
-            (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
-                == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
-                && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
-                && member.found == saved.found
-        };
-        (self.number, self.seed, self.generation)
-            == (ServiceId(saved.number), saved.seed, saved.generation)
-            && self.pool.len() == saved.backends.len()
-            && self.pool.iter().zip(&saved.backends).all(same)
-            && self.configured == saved.configured
-            && saved.numbered == numbered(self)
-            && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
-            && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
-            && saved.salts.as_ref()
-                == Some(&self.salts).filter(|salts| !salts.are_plain(&self.configured))
-    }
-
-    pub fn saved(&self) -> SavedService {
-        self.saved_as(&self.configured, &self.salts, &self.pool)
-    }
-
-    /// As [`saved`](Self::saved), with another description, what tells the addresses in it apart, and another
-    /// pool.
-    pub fn saved_as(
-        &self,
-        configured: &Service,
-        salts: &Salts,
-        pool: &[PoolMember],
-    ) -> SavedService {
-        let turning = self.in_force != InForce::of(configured);
-        SavedService {
-            number: self.number.0,
-            seed: self.seed,
-            generation: self.generation,
-            configured: configured.clone(),
-            in_force: turning.then(|| self.in_force.clone()),
-            log: (self.log_name != configured.name).then(|| self.log_name.clone()),
-            salts: (!salts.are_plain(configured)).then(|| salts.clone()),
-            numbered: numbered(self),
-            backends: pool.iter().map(PoolMember::saved).collect(),
-        }
     }
 
     /// What the destination port of a flow's state is XORed with.

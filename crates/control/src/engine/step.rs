@@ -859,6 +859,12 @@ impl ServiceRuntime {
         agreed.elapsed() >= later.unwrap_or_default().max(most)
     }
 
+    /// Whether this balancer alone keeps flows from a backend, which is `dead` now as it has it, or not. Where all follow
+    /// one table it does until there is another one.
+    pub fn keeps_off(&self, member: &PoolMember, dead: bool) -> bool {
+        (dead || self.is_shared()) && self.dead_here.contains(&member.wanted.name)
+    }
+
     /// Whether it keeps flows from somebody whom it has found alive again: that takes a new table.
     pub fn waits_for_table(&self) -> bool {
         let dead = |name: &String| self.member(name).is_some_and(|member| !member.up);
@@ -877,9 +883,7 @@ impl ServiceRuntime {
             None => member.up,
             Some(agreed) => {
                 let share = agreed.iter().find(|share| share.name == member.wanted.name);
-                let here = self.dead_here.contains(&member.wanted.name);
-                let dead = here && (!member.up || self.is_shared());
-                !dead && share.is_none_or(|share| !share.down)
+                !self.keeps_off(member, !member.up) && share.is_none_or(|share| !share.down)
             }
         }
     }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::mpsc;
+use weir_fleet::Share;
 use weir_rpc::Endpoints;
 use weir_rpc::message::{Connection, Kind};
 
@@ -229,6 +230,37 @@ fn ends_are_known_at_once_and_silence_says_nothing(method: &str) {
     world.engine.sweep().unwrap();
     assert_eq!(world.states(), 0);
     world.check_counters();
+}
+
+/// In step with other balancers: whose a connection is that two agents have named one after the other.
+fn a_connection_is_who_has_named_it_when_nobody_else_has_it(method: &str) {
+    let (mut world, _clock) = world(method, 1_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..90);
+    let share = |n: u8| Share { name: format!("b{n}"), weight: 1, drains: false, down: n == 3 };
+    world.engine.services.get_mut("a").expect("it is there").agreed =
+        Some((1..=3).map(share).collect());
+    let of = |world: &World, n: u8| -> Vec<u32> {
+        (0..90).filter(|client| world.at(*client) == Some(n)).collect()
+    };
+    let (first, second, third) = (of(&world, 1), of(&world, 2), of(&world, 3));
+    assert!(!first.is_empty() && !second.is_empty() && !third.is_empty());
+    // b2 has them now, as it lists; what b1 says of their ends comes later.
+    world.tells(&mut agents[1], Kind::Opened, first.clone());
+    world.dumps(&mut agents[1], first.iter().chain(&second).copied());
+    assert_eq!(of(&world, 1), first);
+    world.tells(&mut agents[0], Kind::Closed, first.clone());
+    assert!(of(&world, 1).is_empty());
+    assert_eq!(of(&world, 2).len(), first.len() + second.len());
+    // What has ended comes back no more.
+    world.tells(&mut agents[1], Kind::Closed, first.clone());
+    assert_eq!(of(&world, 2), second);
+    // b3 is down, and whoever is there says what it has; when its agent is gone as well, nobody does.
+    world.tells(&mut agents[0], Kind::Opened, third.clone());
+    assert_eq!(of(&world, 3), third);
+    world.engine.handle(Command::AgentGone(Some(agents[2].session)));
+    world.tells(&mut agents[0], Kind::Opened, third.clone());
+    assert_eq!((of(&world, 1), of(&world, 3)), (third, vec![]));
 }
 
 fn an_agent_speaks_for_its_own_connections_only(method: &str) {
@@ -714,6 +746,7 @@ by_every_method! {
     a_flood_of_syns_makes_no_state
     what_begins_before_an_update_and_is_told_after_it_stays
     ends_are_known_at_once_and_silence_says_nothing
+    a_connection_is_who_has_named_it_when_nobody_else_has_it
     an_agent_speaks_for_its_own_connections_only
     a_dump_puts_right_what_was_missed
     a_backend_without_an_agent_is_observed

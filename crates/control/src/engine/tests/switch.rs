@@ -105,10 +105,10 @@ impl Switched {
 
     /// What is due, until next hops are known.
     fn upkeep(&mut self) {
-        let end = Instant::now() + Duration::from_secs(60);
+        let (end, mut timers) = (Instant::now() + Duration::from_secs(60), Timers::new());
         loop {
             self.engine.drain_reports().expect("nothing fails");
-            self.engine.upkeep(&mut Timers::new());
+            self.engine.upkeep(&mut timers);
             let known = self.engine.services.values().flat_map(|service| &service.pool);
             let known = known.map(|member| self.engine.plane.backend(member.id));
             let done = known.into_iter().all(|found| found.is_some_and(|one| one.hop.is_some()));
@@ -322,8 +322,10 @@ fn stamped(process: &mut Process, client: u32, flags: TcpFlags, echo: u32) -> (O
 /// pool has another order by then.
 #[test]
 fn cookies_lead_home_under_the_next_control_plane() {
-    for method in ["cheetah", "cheetah-stateful"] {
-        let mut world = Switched::with(&format!("method = {method:?}\nanswers = \"backend\""));
+    // A switch has eight partitions for all of its services.
+    for (method, more) in [("cheetah", ""), ("cheetah-stateful", "partitions = 2\n")] {
+        let fields = format!("method = {method:?}\n{more}answers = \"backend\"");
+        let mut world = Switched::with(&fields);
         let (reply, mut answer) = oneshot::channel();
         world.engine.handle(Command::Remove("a".into(), "b1".into(), reply));
         answer.try_recv().expect("it is answered").expect("it is there");

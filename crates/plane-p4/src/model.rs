@@ -517,6 +517,10 @@ impl Target for Model {
         Ok(all)
     }
 
+    fn find(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn start_over(&mut self) -> Result<(), Error> {
         let (writes, ports) = (self.writes, std::mem::take(&mut self.ports));
         *self = Self { writes, ports, ..Self::default() };

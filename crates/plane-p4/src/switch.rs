@@ -18,8 +18,13 @@ const SERVICE: &str = "standard";
 const SIMPLE_SWITCH: &str = "simple_switch";
 /// Packets that wait for a port; the switch itself has room for 64, which a burst fills.
 const QUEUE: i32 = 4096;
-/// It answers within this time; a table of a million registers takes a fraction of it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// One that is silent for so long while answers are due is taken for one that hangs: whoever waits for it waits no
+/// longer. What it does for one of these calls takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of a call that it takes some time for, such as emptying all registers: half a second, if it is alone.
+const LONG_PATIENCE: Duration = Duration::from_secs(10);
+/// The same while one that was away is looked for again and again.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
 type Keyed = (Table, Vec<Vec<u8>>);
 
@@ -58,12 +63,16 @@ impl Switch {
         let open = || {
             let stream = TcpStream::connect(&self.address)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
             io::Result::Ok(stream)
         };
         self.stream = Some(open().map_err(|source| self.lost(source))?);
-        Ok(())
+        self.set_patience(PATIENCE)
+    }
+
+    fn set_patience(&self, patience: Duration) -> Result<(), Error> {
+        let set = self.stream.as_ref().map_or(Ok(()), |s| s.set_read_timeout(Some(patience)));
+        set.map_err(|source| self.lost(source))
     }
 
     /// Makes calls, and gives what each returns to `take`. `put` writes the arguments of a call, and says what
@@ -125,6 +134,14 @@ impl Switch {
     fn unexpected(&self, call: &str, returned: &Returned) -> Error {
         let what = format!("{returned:?}");
         Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
+    }
+
+    /// A call that may take long.
+    fn long(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
+        self.set_patience(LONG_PATIENCE)?;
+        let returned = self.one(put)?;
+        self.set_patience(PATIENCE)?;
+        Ok(returned)
     }
 
     fn one(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
@@ -289,7 +306,7 @@ impl Target for Switch {
 
     fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
         const CALL: &str = "bm_register_read_all";
-        let returned = self.one(|calls, number| {
+        let returned = self.long(|calls, number| {
             calls.begin(SERVICE, CALL, number).i32(1, 0);
             calls.string(2, register.name().as_bytes()).end();
             CALL
@@ -302,10 +319,17 @@ impl Target for Switch {
         }
     }
 
+    fn find(&mut self) -> Result<(), Error> {
+        self.reach()?;
+        self.set_patience(SHORT_PATIENCE)?;
+        self.read(&[(Register::Epoch, 0)])?;
+        self.set_patience(PATIENCE)
+    }
+
     fn start_over(&mut self) -> Result<(), Error> {
         self.handles.clear();
         self.reach()?;
-        let returned = self.one(|calls, number| {
+        let returned = self.long(|calls, number| {
             calls.begin(SERVICE, "bm_reset_state", number).end();
             "bm_reset_state"
         })?;

@@ -87,6 +87,12 @@ pub trait Target {
     /// If they cannot be read.
     fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error>;
 
+    /// Looks for one that was away. One that does not answer at once is not there.
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    fn find(&mut self) -> Result<(), Error>;
+
     /// Takes it as empty: it was started anew.
     ///
     /// # Errors

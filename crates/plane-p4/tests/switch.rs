@@ -4,16 +4,22 @@
 //! `make p4-test` compiles the program and says where it is: these tests need the switch, and are no part of
 //! `make test`. `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+mod conformance;
 mod cookies;
 mod world;
 
+use conformance::{CAME_IN_BY, Tally, Wanted};
+use nix::net::if_::if_nametoindex;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rand::Rng;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_plane::forward::l2;
 use weir_plane::{Attachment, Outcome, Plane};
-use weir_plane_p4::{P4, Switch};
+use weir_plane_p4::layout::Register;
+use weir_plane_p4::{P4, Switch, Target};
 use weir_steering::update::Plane as _;
 use weir_steering::{MethodId, SCHEDULER};
 use weir_testbed::in_own_namespace;
@@ -79,14 +85,6 @@ fn link() -> PacketSocket {
     PacketSocket::open("in").expect("needs root")
 }
 
-/// The outermost tag, which the kernel takes out of frames before sockets see them.
-fn untagged(mut frame: Vec<u8>) -> Vec<u8> {
-    if [[0x81, 0], [0x88, 0xa8]].contains(&[frame[12], frame[13]]) {
-        frame.drain(12..16);
-    }
-    frame
-}
-
 /// A frame that ends in its tag, or less than two bytes after it, is dropped by the kernel on its way to the
 /// switch; and the socket at the other end takes none from 11.0.0.0/8, which damage may make of a source.
 fn arrives(frame: &[u8]) -> bool {
@@ -105,7 +103,7 @@ fn exchange(world: &mut World<Switch>, socket: &PacketSocket, frames: &[Vec<u8>]
         if let Outcome::Forwarded(backend) = outcome {
             let hop = world.plane.oracle.backend(backend).and_then(|backend| backend.hop);
             l2(&mut out, &hop.expect("it has one").next);
-            wanted.push_back(untagged(out));
+            wanted.push_back(out);
         }
     }
     let count = wanted.len();
@@ -120,9 +118,9 @@ fn exchange(world: &mut World<Switch>, socket: &PacketSocket, frames: &[Vec<u8>]
             let counted = world.plane.oracle.outcomes();
             panic!("{} did not come out: {next:02x?}; {found:?}, {counted:?}", wanted.len());
         }
-        let got = socket.receive(&mut buffer, Duration::from_millis(100)).expect("the link is up");
-        if let Some(got) = got {
-            assert_eq!(got, &next[..], "frames that came out");
+        let wait = Duration::from_millis(100);
+        if let Some(got) = socket.receive_whole(&mut buffer, wait).expect("the link is up") {
+            assert_eq!(got, *next, "frames that came out");
             wanted.pop_front();
         }
     }
@@ -182,6 +180,153 @@ fn a_switch_does_what_the_plane_in_memory_does() {
     .expect("needs root");
 }
 
+/// The interfaces of the corpus' set-ups, each the other end of one of the switch's ports.
+struct Ends {
+    sockets: BTreeMap<u32, PacketSocket>,
+    ports: Vec<String>,
+    /// Of the ports, by the numbers that set-ups have for them.
+    ifindexes: BTreeMap<u32, u32>,
+}
+
+/// Of the interfaces that set-ups without tags have: frames come in by the first.
+const INTERFACES: [u32; 2] = [CAME_IN_BY, 5];
+/// The longest frame of the corpus goes over a link of this MTU.
+const WIDE: u32 = 65_535;
+
+impl Ends {
+    fn make() -> Self {
+        ip("link set lo up").expect("needs root");
+        let mut ends =
+            Self { sockets: BTreeMap::new(), ports: Vec::new(), ifindexes: BTreeMap::new() };
+        for number in INTERFACES {
+            let (near, port) = (format!("in{number}"), format!("port{number}"));
+            ip(&format!("link add {near} mtu {WIDE} type veth peer name {port} mtu {WIDE}"))
+                .expect("needs root");
+            for name in [&near, &port] {
+                let quiet = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+                std::fs::write(quiet, "1").expect("it can be set");
+                ip(&format!("link set {name} up")).expect("needs root");
+            }
+            let ifindex = if_nametoindex(&port[..]).expect("it is there");
+            ends.ifindexes.insert(number, ifindex);
+            ends.ports.push(port);
+            ends.sockets.insert(number, PacketSocket::open(&near).expect("needs root"));
+        }
+        ends
+    }
+
+    /// What has come out, by which interface, within this time.
+    fn next(&self, wait: Duration) -> Option<(u32, Vec<u8>)> {
+        let (end, mut buffer) = (Instant::now() + wait, vec![0; 1 << 17]);
+        loop {
+            for (number, socket) in &self.sockets {
+                let got = socket.receive_whole(&mut buffer, Duration::ZERO);
+                if let Some(frame) = got.expect("the link is up") {
+                    return Some((*number, frame));
+                }
+            }
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// A frame through the switch, which is to have decided before anything is looked at. What a frame before it
+    /// has sent late would be found here, too.
+    fn through(&self, plane: &mut P4<Switch>, frame: &[u8], wanted: Option<Wanted>) -> Vec<String> {
+        let decided = |plane: &mut P4<Switch>| {
+            plane.target().read(&[(Register::Ended, 0)]).expect("the switch is there")[0]
+        };
+        let before = decided(plane);
+        self.sockets[&CAME_IN_BY].send(frame).expect("the link is up");
+        let end = Instant::now() + PATIENCE;
+        while decided(plane) == before {
+            if Instant::now() > end {
+                return vec!["never comes to the switch".to_owned()];
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let mut wrong = Vec::new();
+        if let Some(Wanted { interface, frame }) = wanted {
+            match self.next(PATIENCE) {
+                None => wrong.push("nothing comes out".to_owned()),
+                Some((by, _)) if by != interface => {
+                    wrong.push(format!("comes out by {by}, not by {interface}"));
+                }
+                Some((_, found)) if found != frame => {
+                    wrong.push(format!("comes out as {found:02x?}, not {frame:02x?}"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some((by, found)) = self.next(Duration::ZERO) {
+            wrong.push(format!("by {by} comes out what nobody expects: {found:02x?}"));
+        }
+        wrong
+    }
+}
+
+/// What the links of the test do not carry to the switch, or not back.
+fn is_lost(case: &conformance::format::Case) -> Option<&'static str> {
+    let frames = case.step.iter().filter_map(|step| Some(&step.packet_bytes.as_ref()?.0));
+    let tagged = |frame: &[u8]| [[0x81, 0], [0x88, 0xa8]].contains(&[frame[12], frame[13]]);
+    frames.into_iter().find_map(|frame| match frame.len() {
+        0..14 => Some("frames shorter than a link's header, which no link carries"),
+        14..20 if tagged(frame) => Some("frames that end in a tag, which the kernel drops"),
+        _ => None,
+    })
+}
+
+/// Every case of the corpus that a switch can do: the frame that comes out, by which port and byte by byte, or
+/// nothing, and what is counted.
+#[test]
+fn a_switch_does_what_the_corpus_says() {
+    let only = conformance::only();
+    in_own_namespace(|| {
+        let ends = Ends::make();
+        let _process = Process::start();
+        let (mut tally, mut wrong) = (Tally::default(), Vec::new());
+        let begun = Instant::now();
+        let files = conformance::format::files();
+        for (file, name) in files.iter().flat_map(|file| file.setup.keys().map(move |s| (file, s)))
+        {
+            let setup = &file.setup[name];
+            let cases = file.case.iter().filter(|case| case.setup == *name);
+            // Emptying a switch takes most of the time: cases that leave nothing behind share one that is filled.
+            let mut standing = None;
+            for case in cases.filter(|case| case.name.contains(&only)) {
+                if let Some(why) = conformance::asks_too_much(setup, case).or(is_lost(case)) {
+                    tally.leave(why);
+                    continue;
+                }
+                tally.count(setup, case);
+                let fresh = || {
+                    let mut plane = P4::new(connect()).expect("it is there");
+                    plane.attach(&ends.ports, Attachment::Auto).expect("they are there");
+                    conformance::World::new(plane, setup, &ends.ifindexes)
+                };
+                let last = conformance::leaves_traces(setup, case);
+                let found = standing.take().filter(|_| !last);
+                let mut world = found.unwrap_or_else(fresh);
+                let mut through = |plane: &mut P4<Switch>, frame: &[u8], wanted: Option<Wanted>| {
+                    ends.through(plane, frame, wanted)
+                };
+                wrong.extend(world.run(file, case, &mut through));
+                world.forget_datagrams();
+                standing = (!last).then_some(world);
+            }
+        }
+        if let Some((by, frame)) = ends.next(Duration::from_millis(200)) {
+            wrong.push(format!("at the end {frame:02x?} comes out by {by}"));
+        }
+        println!("in {} s", begun.elapsed().as_secs());
+        let floors = if only.is_empty() { conformance::FLOORS } else { &[] };
+        tally.end(&wrong, floors);
+    })
+    .expect("needs root");
+}
+
 /// Where a burst of one connection's packets goes: its backend's number, and the TSecr that it came with.
 fn through(socket: &PacketSocket, frame: &[u8]) -> (u8, Option<u32>) {
     socket.send(frame).expect("the link is up");
@@ -229,6 +374,43 @@ fn the_next_control_plane_puts_connections_back() {
         let others: BTreeSet<_> =
             (100..160).map(|number| through(&socket, &syn(number)).0).collect();
         assert_eq!(others.len(), 3);
+    })
+    .expect("needs root");
+}
+
+/// A switch that hangs: whoever asks is told soon, and it goes on as it is when it answers again.
+#[test]
+fn a_switch_that_hangs_holds_nobody_up() {
+    in_own_namespace(|| {
+        let socket = link();
+        let process = Process::start();
+        let pid = Pid::from_raw(process.0.id() as i32);
+        let image = cookies::image(MethodId::Cheetah, &[], &[1, 3, 2]);
+        let mut plane = cookies::filled(P4::new(connect()).expect("it is there"), &image, 3);
+        plane.attach(&["port".to_owned()], Attachment::Auto).expect("it is there");
+        let before = through(&socket, &cookies::frame(1, TcpFlags::SYN, Some(0)));
+        kill(pid, Signal::SIGSTOP).expect("it runs");
+        let begun = Instant::now();
+        let mut turns = 0;
+        let mut none = |_: &_| {};
+        while begun.elapsed() < Duration::from_secs(4) {
+            let turn = Instant::now();
+            plane.wait(Duration::from_millis(20), None, 1, &mut none).expect("it is waited for");
+            assert!(turn.elapsed() < Duration::from_secs(3), "held up for {:?}", turn.elapsed());
+            turns += 1;
+        }
+        println!("{turns} turns while it hung");
+        let trouble = plane.trouble().expect("it forwards nothing");
+        assert!(trouble.starts_with("the switch forwards nothing"), "{trouble}");
+        kill(pid, Signal::SIGCONT).expect("it is stopped");
+        let end = Instant::now() + PATIENCE;
+        while plane.trouble().is_some() {
+            assert!(Instant::now() < end, "it is not found again");
+            plane.wait(Duration::from_millis(20), None, 1, &mut none).expect("it is there");
+        }
+        assert_eq!(plane.fills(), 1, "it has everything");
+        let ack = cookies::frame(1, TcpFlags::ACK, before.1);
+        assert_eq!(through(&socket, &ack), before);
     })
     .expect("needs root");
 }

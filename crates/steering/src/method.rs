@@ -493,6 +493,12 @@ pub trait Build<K = StateKey>: Send {
         let _ = servers;
     }
 
+    /// Goes on with numbers that servers had in an earlier run, in the same form, where no table of that run is
+    /// left to read them from. No matter for methods without cookies.
+    fn resume_numbers(&mut self, servers: &[(String, Option<u64>)]) {
+        let _ = servers;
+    }
+
     /// The numbers that servers have, in the same form, once these are the members; empty for methods
     /// without cookies.
     fn numbered(&self, members: &[Member]) -> Vec<(String, Option<u64>)> {

@@ -13,6 +13,8 @@ use crate::error::{Doing, Result};
 const BUFFER: libc::c_int = 64 << 20;
 /// Frames that one call sends at most.
 const BURST: usize = 64;
+/// Where a frame's outermost tag stands.
+const TAG_AT: usize = 12;
 /// How long a full interface is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -133,6 +135,7 @@ impl PacketSocket {
             libc::sock_fprog { len: lines.len() as libc::c_ushort, filter: lines.as_mut_ptr() };
         self.option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
         self.option(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+        self.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
         self.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BUFFER)
     }
 
@@ -185,7 +188,8 @@ impl PacketSocket {
         Ok(sent)
     }
 
-    /// The next frame, cut off where the buffer ends; `None` if none comes in that time.
+    /// The next frame, cut off where the buffer ends; `None` if none comes in that time. The kernel has taken a
+    /// frame's outermost tag out of it: see [`receive_whole`](Self::receive_whole).
     ///
     /// # Errors
     /// What the system says; the interface is gone, for example.
@@ -194,14 +198,43 @@ impl PacketSocket {
         buffer: &'a mut [u8],
         wait: Duration,
     ) -> io::Result<Option<&'a [u8]>> {
+        Ok(self.next(buffer, wait)?.map(|(length, _)| &buffer[..length]))
+    }
+
+    /// The same, as the frame came over the wire: with its outermost tag.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_whole(&self, buffer: &mut [u8], wait: Duration) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.next(buffer, wait)?.map(|(length, tag)| {
+            let mut frame = buffer[..length].to_vec();
+            if let Some(tag) = tag {
+                frame.splice(TAG_AT..TAG_AT, tag);
+            }
+            frame
+        }))
+    }
+
+    /// The length of the next frame, and the tag that was taken out of it.
+    fn next(
+        &self,
+        buffer: &mut [u8],
+        wait: Duration,
+    ) -> io::Result<Option<(usize, Option<[u8; 4]>)>> {
         let fd = self.fd.as_raw_fd();
         for last in [false, true] {
-            // SAFETY: the buffer is alive and has the length given.
-            let got = unsafe {
-                libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
-            };
+            let mut part =
+                libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let mut beside = [0_u64; 16];
+            // SAFETY: a structure of integers and pointers, for which zeros are valid.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+            message.msg_control = beside.as_mut_ptr().cast();
+            message.msg_controllen = size_of_val(&beside) as _;
+            // SAFETY: the buffers are alive and have the lengths given.
+            let got = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
             if got >= 0 {
-                return Ok(Some(&buffer[..got as usize]));
+                return Ok(Some((got as usize, tag_of(&message))));
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::WouldBlock {
@@ -220,4 +253,23 @@ impl PacketSocket {
         }
         Ok(None)
     }
+}
+
+/// The tag that the kernel has taken out of a frame, which it tells beside it.
+fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
+    // SAFETY: a message that the kernel has filled in, whose buffers are alive.
+    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: null, or a header in the message's buffer, which is aligned for one.
+    let head = unsafe { first.as_ref() }?;
+    if (head.cmsg_level, head.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    // SAFETY: behind a header of this type the kernel has put such a structure; it may stand anywhere.
+    let told: libc::tpacket_auxdata =
+        unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(first).cast()) };
+    if told.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let [kind, tag] = [told.tp_vlan_tpid, told.tp_vlan_tci].map(u16::to_be_bytes);
+    Some([kind[0], kind[1], tag[0], tag[1]])
 }

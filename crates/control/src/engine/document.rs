@@ -188,8 +188,19 @@ pub struct SavedService {
     /// What tells its addresses apart, if that is not what it would be at first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salts: Option<Salts>,
+    /// The numbers of servers in cookies: a plane whose tables nobody reads back has them from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numbered: Vec<(String, Option<u64>)>,
     /// The backends as they were left, commands included.
     pub backends: Vec<SavedBackend>,
+}
+
+/// The numbers that a service's servers have in cookies; none if its method has no cookies.
+pub(super) fn numbered(service: &ServiceRuntime) -> Vec<(String, Option<u64>)> {
+    match service.builder.method().needs().timestamps {
+        true => service.builder.numbered(&service.members()),
+        false => Vec::new(),
+    }
 }
 
 /// A backend as it was left.

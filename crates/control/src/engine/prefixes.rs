@@ -195,6 +195,10 @@ impl Counted {
         self.build.number_servers(servers);
     }
 
+    pub fn resume_numbers(&mut self, servers: &[(String, Option<u64>)]) {
+        self.build.resume_numbers(servers);
+    }
+
     pub fn rest(&mut self, seconds: u32) {
         self.build.rest(seconds);
     }

@@ -739,8 +739,8 @@ impl<P: Plane> Engine<P> {
             in_force,
             log,
             salts,
+            numbered,
             backends,
-            ..
         } = saved;
         let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
@@ -771,6 +771,7 @@ impl<P: Plane> Engine<P> {
             published,
             now,
         )?;
+        runtime.builder.resume_numbers(&numbered);
         // Of a table without states there is nothing to be lost.
         let had = runtime.builder.published().is_some_and(|image| image.header().states > 0);
         let lost = runtime.log.as_ref().and_then(StateLog::lost).filter(|_| ours && had);

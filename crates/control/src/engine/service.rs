@@ -3,7 +3,7 @@
 use super::EngineError;
 use super::beyond::Beyond;
 use super::discover::{Discovery, Found};
-use super::document::{SavedBackend, SavedService};
+use super::document::{SavedBackend, SavedService, numbered};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::places::{Salt, Salts};
@@ -760,6 +760,7 @@ impl ServiceRuntime {
             && self.pool.len() == saved.backends.len()
             && self.pool.iter().zip(&saved.backends).all(same)
             && self.configured == saved.configured
+            && saved.numbered == numbered(self)
             && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
             && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
             && saved.salts.as_ref()
@@ -787,6 +788,7 @@ impl ServiceRuntime {
             in_force: turning.then(|| self.in_force.clone()),
             log: (self.log_name != configured.name).then(|| self.log_name.clone()),
             salts: (!salts.are_plain(configured)).then(|| salts.clone()),
+            numbered: numbered(self),
             backends: pool.iter().map(PoolMember::saved).collect(),
         }
     }

@@ -11,8 +11,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use weir_steering::{Flags, ServiceId};
 
-/// How often a switch that is away is looked for.
+/// So long a switch that is away is left alone before it is looked for again; and after a look that took longer, so
+/// many times as long: whoever waits for one that hangs has time for others.
 const AGAIN: Duration = Duration::from_millis(200);
+const TIMES: u32 = 4;
 
 /// How it stands with the switch.
 #[derive(Default)]
@@ -25,7 +27,11 @@ pub(super) struct Link {
     was_filled: bool,
     /// Why it is away.
     away: Option<String>,
-    tried: Option<Instant>,
+    /// When it is looked for again.
+    again: Option<Instant>,
+    /// It may have everything still: it has only not answered a question, and nothing was asked of it since that it
+    /// does not know.
+    silent: bool,
 }
 
 impl Link {
@@ -72,21 +78,32 @@ impl<T: Target> Core<T> {
         if !self.lost {
             return true;
         }
-        let again = self.link.tried.is_none_or(|tried| tried.elapsed() >= AGAIN);
-        if self.link.waits || !again {
+        let begun = Instant::now();
+        if self.link.waits || self.link.again.is_some_and(|again| begun < again) {
             return false;
         }
-        self.link.tried = Some(Instant::now());
-        match self.fill() {
-            Ok(()) => {
-                tracing::info!("the switch is filled");
-                true
-            }
+        match self.return_to() {
+            Ok(()) => true,
             Err(error) => {
                 self.is_away(&error);
+                self.link.again = Some(Instant::now() + AGAIN.max(begun.elapsed() * TIMES));
                 false
             }
         }
+    }
+
+    /// Goes on with a switch that was away: as it is, if it was only silent, or else from the beginning.
+    fn return_to(&mut self) -> Result<(), Error> {
+        self.target.find()?;
+        if self.link.silent && self.target.read(&[(Register::Epoch, 0)])?[0] == self.epoch {
+            tracing::info!("the switch answers again, and has everything");
+            (self.lost, self.seen) = (false, Instant::now());
+            self.link.filled();
+            return Ok(());
+        }
+        self.fill()?;
+        tracing::info!("the switch is filled");
+        Ok(())
     }
 
     fn is_away(&mut self, error: &Error) {
@@ -125,10 +142,11 @@ impl<T: Target> Core<T> {
     /// the switch: it is filled anew then.
     pub(super) fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
         if !self.is_there() {
+            self.leaves_out();
             return Ok(());
         }
         let done = self.target.write(writes);
-        self.after(done)
+        self.wrote(done)
     }
 
     /// The same, also on a switch that waits to be filled.
@@ -143,8 +161,9 @@ impl<T: Target> Core<T> {
     pub(super) fn open(&mut self, name: &str, port: u32) -> Result<(), Error> {
         if !self.lost {
             let done = self.target.add_port(name, port);
-            return self.after(done);
+            return self.wrote(done);
         }
+        self.leaves_out();
         Ok(())
     }
 
@@ -152,9 +171,21 @@ impl<T: Target> Core<T> {
     pub(super) fn close(&mut self, port: u32) -> Result<(), Error> {
         if !self.lost {
             let done = self.target.remove_port(port);
-            return self.after(done);
+            return self.wrote(done);
         }
+        self.leaves_out();
         Ok(())
+    }
+
+    /// As [`after`](Self::after), of a change that may have been made in part.
+    pub(super) fn wrote(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+        self.link.silent &= done.is_ok();
+        self.after(done)
+    }
+
+    /// Something is not changed, as the switch is away: it has to be filled.
+    pub(super) fn leaves_out(&mut self) {
+        self.link.silent = false;
     }
 
     /// What a change has come to: one that the switch's end has cut off is noted like any other.
@@ -172,14 +203,20 @@ impl<T: Target> Core<T> {
 
     pub(super) fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
         let read = self.target.read(elements);
-        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        self.doubt(&read);
         read
     }
 
     pub(super) fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
         let read = self.target.read_all(register);
-        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        self.doubt(&read);
         read
+    }
+
+    fn doubt<V>(&mut self, read: &Result<V, Error>) {
+        if !self.lost && read.as_ref().is_err_and(Error::is_gone) {
+            (self.lost, self.link.silent) = (true, true);
+        }
     }
 
     /// Before a switch is emptied that an earlier process has filled: no packet is decided any more, and what

@@ -170,6 +170,7 @@ impl<T: Target> Core<T> {
     /// Forgets the flows of a service that are tracked.
     pub(super) fn forget_tracked(&mut self, service: ServiceId) -> Result<(), Error> {
         if !self.is_there() {
+            self.leaves_out();
             return Ok(());
         }
         let last = self.read_all(Register::Pending3)?;
@@ -223,6 +224,7 @@ impl<T: Target> Core<T> {
             self.noted.remove(state);
         }
         if !self.is_there() {
+            self.leaves_out();
             return Ok(());
         }
         let wanted: std::collections::HashSet<&ServiceState> = states.iter().collect();
@@ -314,6 +316,7 @@ impl<T: Target> Core<T> {
     /// Takes flows of datagrams out of the filter.
     pub(super) fn remove_seen(&mut self, service: ServiceId, hashes: &[u64]) -> Result<(), Error> {
         if !self.is_there() {
+            self.leaves_out();
             return Ok(());
         }
         let tags: Vec<u64> = hashes.iter().map(|hash| seen_tag(*hash, service) & !3).collect();

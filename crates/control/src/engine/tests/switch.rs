@@ -40,6 +40,10 @@ impl Target for Process {
         self.reach()?.read_all(register)
     }
 
+    fn find(&mut self) -> Result<(), Error> {
+        self.reach().map(drop)
+    }
+
     fn start_over(&mut self) -> Result<(), Error> {
         self.reach()?.start_over()?;
         self.emptied += 1;
@@ -79,8 +83,13 @@ fn open(process: Process, config: &Config) -> Engine<P4<Process>> {
 
 impl Switched {
     fn new(method: &str) -> Self {
+        Self::with(&format!("method = {method:?}"))
+    }
+
+    /// With these fields of each service.
+    fn with(fields: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut config = config_with(&directory, 2, &format!("method = {method:?}"));
+        let mut config = config_with(&directory, 2, fields);
         config.balancer.interfaces = vec!["lo".to_owned()];
         config.balancer.plane = PlaneKind::P4;
         let engine = open(Process::default(), &config);
@@ -237,6 +246,31 @@ fn a_switch_that_is_away_is_waited_for() {
     }
 }
 
+/// One that hung has everything still when it answers again, and need not be emptied; unless something was asked
+/// meanwhile.
+#[test]
+fn a_switch_that_was_silent_goes_on() {
+    let mut world = Switched::new("concury");
+    world.start(0..300);
+    world.upkeep();
+    for (drain, emptied) in [(false, 1), (true, 2)] {
+        world.switch().away = true;
+        world.engine.drain_reports().expect("nothing fails");
+        assert!(world.engine.plane.trouble().is_some());
+        if drain {
+            world.drain("b3", true);
+        }
+        world.switch().away = false;
+        world.later();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+        assert_eq!(world.switch().emptied, emptied);
+        world.check();
+    }
+    world.start(300..600);
+    world.upkeep();
+    world.check();
+}
+
 /// The control plane dies and is started anew: the switch forwards meanwhile, also new flows, of which nobody
 /// has heard; and goes on with all of them.
 #[test]
@@ -274,5 +308,41 @@ fn the_next_control_plane_takes_over() {
         let flows: u64 = services.iter().flat_map(|one| &one.backends).map(|b| b.flows).sum();
         assert_eq!(flows, 700, "counters go on");
         assert_eq!(services.iter().map(|one| one.states).sum::<usize>(), 700);
+    }
+}
+
+/// A frame of a connection with timestamps, and what its backend is told of it.
+fn stamped(process: &mut Process, client: u32, flags: TcpFlags, echo: u32) -> (Outcome, u32) {
+    let frame = Frame::new(flow(0, client)).macs([0; 6], [2, 0, 0, 0, 0, 1]).tcp_flags(flags);
+    let outcome = process.model.process(&frame.timestamps(7, echo).build());
+    (outcome, process.model.told.unwrap_or(echo))
+}
+
+/// No table can be read back from a switch, so what number a server has in cookies is written down: also when the
+/// pool has another order by then.
+#[test]
+fn cookies_lead_home_under_the_next_control_plane() {
+    for method in ["cheetah", "cheetah-stateful"] {
+        let mut world = Switched::with(&format!("method = {method:?}\nanswers = \"backend\""));
+        let (reply, mut answer) = oneshot::channel();
+        world.engine.handle(Command::Remove("a".into(), "b1".into(), reply));
+        answer.try_recv().expect("it is answered").expect("it is there");
+        world.upkeep();
+        let (reply, mut answer) = oneshot::channel();
+        world.engine.handle(Command::Add("a".into(), backend(0, 1), reply));
+        answer.try_recv().expect("it is answered").expect("it is new");
+        world.upkeep();
+        let begun: Vec<(Outcome, u32)> =
+            (0..60).map(|client| stamped(world.switch(), client, TcpFlags::SYN, 0)).collect();
+        let homes: Vec<&Outcome> = begun.iter().map(|(home, _)| home).collect();
+        assert!(homes.iter().any(|home| *home != homes[0]), "{method}: on more than one backend");
+        let Switched { engine, live, config, _directory } = world;
+        let engine = open(end(engine), &config);
+        let mut world = Switched { engine, live, config, _directory };
+        world.upkeep();
+        for (client, (home, cookie)) in (0..).zip(&begun) {
+            let (found, _) = stamped(world.switch(), client, TcpFlags::ACK, *cookie);
+            assert_eq!(found, *home, "{method}: client {client}");
+        }
     }
 }

@@ -140,6 +140,12 @@ where
         self.given = Some(AllServers::of_list(Self::most_servers(&self.config), servers));
     }
 
+    fn resume_numbers(&mut self, servers: &[(String, Option<u64>)]) {
+        if self.published.is_none() {
+            self.all = AllServers::of_list(Self::most_servers(&self.config), servers);
+        }
+    }
+
     fn numbered(&self, members: &[Member]) -> Vec<(String, Option<u64>)> {
         self.numbers(members).list()
     }

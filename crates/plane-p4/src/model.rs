@@ -521,10 +521,13 @@ impl Target for Model {
         Ok(())
     }
 
-    fn start_over(&mut self) -> Result<(), Error> {
+    fn start_over(&mut self) -> Result<bool, Error> {
         let (writes, ports) = (self.writes, std::mem::take(&mut self.ports));
+        let tables =
+            Register::OF_TABLES.map(|register| (register, self.registers.remove(&register)));
         *self = Self { writes, ports, ..Self::default() };
-        Ok(())
+        self.registers = tables.into_iter().filter_map(|(of, all)| Some((of, all?))).collect();
+        Ok(false)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use crate::thrift::{Calls, Kind, Replies, Returned};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Calls that are under way before replies are read: their bytes and those of the replies fit into the buffers
 /// of both sockets, so that neither side waits for the other.
@@ -116,6 +116,66 @@ impl Switch {
             done += part;
         }
         Ok(())
+    }
+
+    fn empty_all(&mut self) -> Result<(), Error> {
+        let returned = self.long(|calls, number| {
+            calls.begin(SERVICE, "bm_reset_state", number).end();
+            "bm_reset_state"
+        })?;
+        self.is_nothing("bm_reset_state", &returned)
+    }
+
+    /// Once it is begun, the epoch is that of nobody: whoever goes on after an error has to empty all.
+    fn empty_what_is_asked(&mut self) -> Result<(), Error> {
+        let closed = Write::Default { table: Table::PlaneKeys, action: Action::bare("no_table") };
+        self.write(&[closed, Write::Set { register: Register::Epoch, index: 0, value: 0 }])?;
+        self.wait_for_packets()?;
+        // Whether a service has connections by index, and where, stands among these.
+        let used = self.read_all(Register::SlotCounts)?.iter().any(|count| *count != 0);
+        let stay = |register: &Register| match register {
+            // Packets count themselves there while this is going on.
+            Register::Begun | Register::Ended => true,
+            register if Register::OF_SLOTS.contains(register) => !used,
+            register => Register::OF_TABLES.contains(register),
+        };
+        for register in Register::ALL.iter().filter(|register| !stay(register)) {
+            let returned = self.long(|calls, number| {
+                calls.begin(SERVICE, "bm_register_reset", number).i32(1, 0);
+                calls.string(2, register.name().as_bytes()).end();
+                "bm_register_reset"
+            })?;
+            self.is_nothing("bm_register_reset", &returned)?;
+        }
+        for table in Table::ALL.iter().filter(|table| **table != Table::PlaneKeys) {
+            let returned = self.long(|calls, number| {
+                calls.begin(SERVICE, "bm_mt_clear_entries", number).i32(1, 0);
+                calls.string(2, table.name().as_bytes()).bool(3, false).end();
+                "bm_mt_clear_entries"
+            })?;
+            self.is_nothing("bm_mt_clear_entries", &returned)?;
+        }
+        Ok(())
+    }
+
+    /// Until those that met the tables still whole are decided.
+    fn wait_for_packets(&mut self) -> Result<(), Error> {
+        let begun = self.read(&[(Register::Begun, 0)])?[0];
+        let end = Instant::now() + PATIENCE;
+        while self.read(&[(Register::Ended, 0)])?[0] < begun {
+            if Instant::now() > end {
+                return Err(Error::Stuck);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    fn is_nothing(&self, call: &str, returned: &Returned) -> Result<(), Error> {
+        match returned {
+            Returned::Nothing => Ok(()),
+            other => Err(self.unexpected(call, other)),
+        }
     }
 
     /// The numbers of its ports.
@@ -326,15 +386,16 @@ impl Target for Switch {
         self.set_patience(PATIENCE)
     }
 
-    fn start_over(&mut self) -> Result<(), Error> {
+    /// Emptying all registers takes the switch most of a second, in which it does nothing else. One that was filled
+    /// is emptied of what packets ask without anything having been written for them.
+    fn start_over(&mut self) -> Result<bool, Error> {
         self.handles.clear();
         self.reach()?;
-        let returned = self.long(|calls, number| {
-            calls.begin(SERVICE, "bm_reset_state", number).end();
-            "bm_reset_state"
-        })?;
-        if returned != Returned::Nothing {
-            return Err(self.unexpected("bm_reset_state", &returned));
+        let filled = self.read(&[(Register::Epoch, 0)])?[0] != 0;
+        if filled {
+            self.empty_what_is_asked()?;
+        } else {
+            self.empty_all()?;
         }
         // One that goes on from an earlier process has its ports still, and those that are none any more.
         for port in self.ports()? {
@@ -343,8 +404,8 @@ impl Target for Switch {
         self.one(|calls, number| {
             calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();
             "set_all_egress_queue_depths"
-        })
-        .map(drop)
+        })?;
+        Ok(!filled)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

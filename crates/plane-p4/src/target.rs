@@ -93,11 +93,12 @@ pub trait Target {
     /// If it cannot be reached.
     fn find(&mut self) -> Result<(), Error>;
 
-    /// Takes it as empty: it was started anew.
+    /// Empties it: no table has entries, no packet is decided. Returns whether all registers are zeros; if not, those
+    /// of tables, [`Register::OF_TABLES`], hold anything.
     ///
     /// # Errors
     /// If it cannot be reached.
-    fn start_over(&mut self) -> Result<(), Error>;
+    fn start_over(&mut self) -> Result<bool, Error>;
 
     /// Takes an interface for a port with this number, unless it is one.
     ///

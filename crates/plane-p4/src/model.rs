@@ -523,10 +523,11 @@ impl Target for Model {
 
     fn start_over(&mut self) -> Result<bool, Error> {
         let (writes, ports) = (self.writes, std::mem::take(&mut self.ports));
-        let tables =
-            Register::OF_TABLES.map(|register| (register, self.registers.remove(&register)));
-        *self = Self { writes, ports, ..Self::default() };
-        self.registers = tables.into_iter().filter_map(|(of, all)| Some((of, all?))).collect();
+        let mut registers = std::mem::take(&mut self.registers);
+        registers.retain(|of, _| {
+            Register::OF_TABLES.contains(of) || Register::BEHIND_OTHERS.contains(of)
+        });
+        *self = Self { writes, ports, registers, ..Self::default() };
         Ok(false)
     }
 

@@ -18,11 +18,11 @@ const SERVICE: &str = "standard";
 const SIMPLE_SWITCH: &str = "simple_switch";
 /// Packets that wait for a port; the switch itself has room for 64, which a burst fills.
 const QUEUE: i32 = 4096;
-/// One that is silent for so long while answers are due is taken for one that hangs: whoever waits for it waits no
-/// longer. What it does for one of these calls takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The same of a call that it takes some time for, such as emptying all registers: half a second, if it is alone.
-const LONG_PATIENCE: Duration = Duration::from_secs(10);
+/// It answers within this time, whatever it is asked for: emptying all registers takes it half a second, if it is alone
+/// on its machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// One that is silent for so long, asked whether it is there, hangs: nobody waits longer. That takes it microseconds.
+const SOON: Duration = Duration::from_secs(1);
 /// The same while one that was away is looked for again and again.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -55,6 +55,9 @@ impl Switch {
     }
 
     fn lost(&self, source: io::Error) -> Error {
+        // What the system calls a time that is over.
+        let late = source.kind() == io::ErrorKind::WouldBlock;
+        let source = if late { io::Error::other("it does not answer in time") } else { source };
         Error::Connection { address: self.address.clone(), source }
     }
 
@@ -73,6 +76,17 @@ impl Switch {
     fn set_patience(&self, patience: Duration) -> Result<(), Error> {
         let set = self.stream.as_ref().map_or(Ok(()), |s| s.set_read_timeout(Some(patience)));
         set.map_err(|source| self.lost(source))
+    }
+
+    fn read_within(
+        &mut self,
+        patience: Duration,
+        elements: &[(Register, u32)],
+    ) -> Result<Vec<u64>, Error> {
+        self.set_patience(patience)?;
+        let read = self.read(elements)?;
+        self.set_patience(PATIENCE)?;
+        Ok(read)
     }
 
     /// Makes calls, and gives what each returns to `take`. `put` writes the arguments of a call, and says what
@@ -119,7 +133,7 @@ impl Switch {
     }
 
     fn empty_all(&mut self) -> Result<(), Error> {
-        let returned = self.long(|calls, number| {
+        let returned = self.one(|calls, number| {
             calls.begin(SERVICE, "bm_reset_state", number).end();
             "bm_reset_state"
         })?;
@@ -137,10 +151,11 @@ impl Switch {
             // Packets count themselves there while this is going on.
             Register::Begun | Register::Ended => true,
             register if Register::OF_SLOTS.contains(register) => !used,
+            register if Register::BEHIND_OTHERS.contains(register) => true,
             register => Register::OF_TABLES.contains(register),
         };
         for register in Register::ALL.iter().filter(|register| !stay(register)) {
-            let returned = self.long(|calls, number| {
+            let returned = self.one(|calls, number| {
                 calls.begin(SERVICE, "bm_register_reset", number).i32(1, 0);
                 calls.string(2, register.name().as_bytes()).end();
                 "bm_register_reset"
@@ -148,7 +163,7 @@ impl Switch {
             self.is_nothing("bm_register_reset", &returned)?;
         }
         for table in Table::ALL.iter().filter(|table| **table != Table::PlaneKeys) {
-            let returned = self.long(|calls, number| {
+            let returned = self.one(|calls, number| {
                 calls.begin(SERVICE, "bm_mt_clear_entries", number).i32(1, 0);
                 calls.string(2, table.name().as_bytes()).bool(3, false).end();
                 "bm_mt_clear_entries"
@@ -194,14 +209,6 @@ impl Switch {
     fn unexpected(&self, call: &str, returned: &Returned) -> Error {
         let what = format!("{returned:?}");
         Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
-    }
-
-    /// A call that may take long.
-    fn long(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
-        self.set_patience(LONG_PATIENCE)?;
-        let returned = self.one(put)?;
-        self.set_patience(PATIENCE)?;
-        Ok(returned)
     }
 
     fn one(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
@@ -364,9 +371,13 @@ impl Target for Switch {
         Ok(values)
     }
 
+    fn read_soon(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        self.read_within(SOON, elements)
+    }
+
     fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
         const CALL: &str = "bm_register_read_all";
-        let returned = self.long(|calls, number| {
+        let returned = self.one(|calls, number| {
             calls.begin(SERVICE, CALL, number).i32(1, 0);
             calls.string(2, register.name().as_bytes()).end();
             CALL
@@ -381,9 +392,7 @@ impl Target for Switch {
 
     fn find(&mut self) -> Result<(), Error> {
         self.reach()?;
-        self.set_patience(SHORT_PATIENCE)?;
-        self.read(&[(Register::Epoch, 0)])?;
-        self.set_patience(PATIENCE)
+        self.read_within(SHORT_PATIENCE, &[(Register::Epoch, 0)]).map(drop)
     }
 
     /// Emptying all registers takes the switch most of a second, in which it does nothing else. One that was filled

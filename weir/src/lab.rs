@@ -150,6 +150,8 @@ fn spec(
     }
     if let Some(patience) = options.patience {
         (spec.traffic.timeout, spec.traffic.detection) = (patience, patience);
+        // A datagram is sent four times in all.
+        spec.traffic.udp_timeout = spec.traffic.udp_timeout.max(patience / 4);
     }
     spec.goals.changes = spec.goals.changes.max(options.changes);
     spec.limit = options.limit;

@@ -278,6 +278,12 @@ fn churn_of_a_fleet_that_changes_in_step_breaks_nothing() {
     churn(|spec| in_step(spec, "residue"));
 }
 
+/// The same where all follow one table, which one of them has built.
+#[test]
+fn churn_of_a_fleet_that_follows_one_table_breaks_nothing() {
+    churn(|spec| in_step(spec, "concury"));
+}
+
 fn in_step(spec: &mut DemoSpec, method: &str) {
     spec.lab.agent = Some(AgentSpec::telling(WEIR));
     spec.balancer.method = method.into();

@@ -29,6 +29,10 @@ pub struct Sign {
     /// Where other balancers get the tables of it that all are to have alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<String>,
+    /// Services at which it keeps new flows from backends that it alone has found dead and that are alive again, until
+    /// there is another table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wait_for_table: Vec<String>,
     /// Why it does not follow a later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

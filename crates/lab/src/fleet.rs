@@ -48,6 +48,8 @@ pub struct Fleet {
     dice: Mutex<StdRng>,
     /// Held by what commands the control planes, and by what takes the store from them.
     commanding: Mutex<()>,
+    /// Held while control planes are away.
+    watching: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,6 +77,7 @@ impl Fleet {
             turn: AtomicUsize::new(0),
             dice: Mutex::new(StdRng::seed_from_u64(seed)),
             commanding: Mutex::default(),
+            watching: Mutex::default(),
         };
         fleet.launch_store()?;
         for index in 0..lab.spec().balancers {
@@ -378,6 +381,7 @@ impl Fleet {
     }
 
     fn crash_one(&self, member: usize) -> Result<()> {
+        let _away = lock(&self.watching);
         self.balancers[member].crash(Duration::from_millis(500))?;
         self.await_agreement_of(member)
     }
@@ -478,12 +482,18 @@ impl PoolControl for Fleet {
     /// Of every control plane, at once.
     fn crash(&self, away: Duration) -> Result<()> {
         let _alone = lock(&self.commanding);
+        let _away = lock(&self.watching);
         let off = lock(&self.away).clone();
         let there = || self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
         there().for_each(|(_, one)| one.kill());
         sleep(away);
         there().try_for_each(|(_, one)| one.launch())?;
         there().try_for_each(|(at, _)| self.await_agreement_of(at))
+    }
+
+    fn while_watched(&self, work: &mut dyn FnMut()) {
+        let _watched = lock(&self.watching);
+        work();
     }
 
     /// Of one balancer: loads are each one's own.

@@ -4,7 +4,7 @@
 //! it says of any other is refused, and counted. A backend is *told of* from the end of its agent's first dump
 //! until its agent has been lost for a while (docs/agent.md).
 
-use super::service::ServiceRuntime;
+use super::service::{PoolMember, ServiceRuntime};
 use super::told::Told;
 use super::{Command, Engine, EngineError, tolerate};
 use crate::config::{Agents as Configured, Config, Ports, Protocol, Service, States};
@@ -374,14 +374,18 @@ impl<P: Plane> Engine<P> {
         self.agents.learning.is_some()
     }
 
-    /// Backends whose agents are asked and have not told yet.
+    /// Backends whose agents are asked and have not told yet. Of one that is down, as the fleet and this balancer have
+    /// it, nothing is expected.
     fn silent(&self) -> usize {
         let held = self.agents.held();
         let asked = self.services.values().filter(|service| service.asks_agents());
-        asked
-            .flat_map(|service| service.pool.iter().map(|member| (service.number, member.id)))
-            .filter(|one| !held.contains(one))
-            .count()
+        let up = |service: &ServiceRuntime| {
+            let in_step = service.agreed.is_some();
+            let expected = |one: &&PoolMember| !in_step || one.up || service.counts_as_up(one);
+            let up = service.pool.iter().filter(expected);
+            up.map(|member| (service.number, member.id)).collect::<Vec<_>>()
+        };
+        asked.flat_map(up).filter(|one| !held.contains(one)).count()
     }
 
     /// Over packets that follow tables already: what agents had said last before the process ended, and the
@@ -572,8 +576,8 @@ impl<P: Plane> Engine<P> {
             asked: false,
             disputes: false,
             held,
-            // It begins with all that is open, and is not asked what others were before.
-            collected: self.agents.collects,
+            // It begins with all that is open, and is asked what the others were asked last.
+            collected: self.agents.collects.saturating_sub(1),
             collecting: 0,
             lag: None,
             cpu: 0.0,
@@ -585,7 +589,11 @@ impl<P: Plane> Engine<P> {
             refused: 0,
             newcomer,
         };
-        self.agents.speakers.insert(speaker.newcomer.session, speaker);
+        let (session, begins) = (speaker.newcomer.session, speaker.next.is_some());
+        self.agents.speakers.insert(session, speaker);
+        if begins {
+            self.ask_late(session);
+        }
         Ok(welcome)
     }
 
@@ -596,6 +604,7 @@ impl<P: Plane> Engine<P> {
             Some(session) => {
                 if let Some(from) = self.agents.lose(session) {
                     info!(%from, "an agent is gone");
+                    self.follow_told();
                 }
             }
         }
@@ -696,7 +705,9 @@ impl<P: Plane> Engine<P> {
                 told = service.opened(key, backend, true, now)?;
                 Ok(())
             });
+            let waits = told == Told::Others && service.claims.get(&key) == Some(&backend);
             if told != Told::Taken
+                && !waits
                 && let Some(one) = self.agents.speakers.get_mut(&session)
                 && let Some(dump) = &mut one.dump
                 && let Some(found) = dump.found.get_mut(&connection.endpoint)
@@ -716,6 +727,8 @@ impl<P: Plane> Engine<P> {
             return Err("the end of a dump that has not begun".into());
         };
         one.next = Some(dump.next);
+        self.ask_late(session);
+        let Some(one) = self.agents.speakers.get_mut(&session) else { return Ok(()) };
         if dump.list != one.list {
             // Another one, of the list that it has been given meanwhile, is on its way.
             return Ok(());
@@ -799,7 +812,16 @@ impl<P: Plane> Engine<P> {
         number
     }
 
-    /// Whether all agents that are there have answered a question, but for those that have called since.
+    /// Asks one that has come, or come back, or has been given other backends, after all others were asked.
+    fn ask_late(&mut self, session: u64) {
+        let number = self.agents.collects;
+        let Some(one) = self.agents.speakers.get_mut(&session) else { return };
+        if one.collected < number && one.newcomer.orders.try_send(Order::Collect(number)).is_err() {
+            self.agents.lose(session);
+        }
+    }
+
+    /// Whether all agents that are there have answered a question.
     #[cfg(test)]
     pub(super) fn has_collected(&self, number: u64) -> bool {
         self.uncollected(number).next().is_none()
@@ -842,9 +864,14 @@ impl<P: Plane> Engine<P> {
     fn follow_told(&mut self) {
         let now = self.now();
         let held = self.agents.held();
+        let heard: BTreeSet<(ServiceId, BackendId)> =
+            self.agents.speakers.values().flat_map(|one| &one.held).copied().collect();
         for service in self.services.values_mut() {
             let asks = service.asks_agents();
             let number = service.number;
+            let of =
+                |(other, backend): &(ServiceId, BackendId)| (*other == number).then_some(*backend);
+            service.heard = heard.iter().filter_map(of).collect();
             let gone: Vec<BackendId> = service
                 .told_of
                 .iter()

@@ -173,8 +173,12 @@ pub(super) struct ServiceRuntime {
     pub agreed: Option<Vec<Share>>,
     /// Connections that an agent has said to be its backend's, and that are another one's until that has ended.
     pub claims: HashMap<StateKey, BackendId>,
+    /// Of those that are told of, the backends whose agents are there.
+    pub heard: BTreeSet<BackendId>,
     /// Backends that are dead as this balancer has it, while there is no step that says so.
     pub dead_here: BTreeSet<String>,
+    /// When the last step was made here.
+    pub agreed_at: Option<Instant>,
     /// The published table came about in step, and no flow is pending.
     pub stepped: bool,
     /// What agents have said in a step that has begun at their backends.
@@ -281,7 +285,9 @@ impl ServiceRuntime {
             folded: Vec::new(),
             agreed: None,
             claims: HashMap::new(),
+            heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
+            agreed_at: None,
             stepped: false,
             collected: HashMap::new(),
             base: None,
@@ -407,7 +413,9 @@ impl ServiceRuntime {
             let share = shares.get(member.wanted.name.as_str());
             let role = match share {
                 Some(share)
-                    if share.down || *dead && self.dead_here.contains(&member.wanted.name) =>
+                    if share.down
+                        || (*dead || self.is_shared())
+                            && self.dead_here.contains(&member.wanted.name) =>
                 {
                     Role::Down
                 }

@@ -103,6 +103,12 @@ impl<P: Plane> Engine<P> {
         Arc::clone(&self.shelf)
     }
 
+    /// The services that wait for another one.
+    pub(super) fn wait_for_table(&self) -> Vec<String> {
+        let all = self.services.iter().filter(|(_, service)| service.waits_for_table());
+        all.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Where the others of a fleet get them, if there are any.
     pub(super) fn tables_at(&self) -> Option<String> {
         let shares = self.services.values().any(ServiceRuntime::is_shared);

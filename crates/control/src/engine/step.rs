@@ -7,11 +7,12 @@
 
 mod lead;
 
-use super::service::ServiceRuntime;
+use super::service::{PoolMember, ServiceRuntime};
 use super::{Engine, PlaneResult, tolerate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -19,8 +20,8 @@ use weir_fleet::{Ack, Ask, FleetError, Pools, Report, Share, Stage, Step, StepId
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
-/// No packet takes longer from a balancer to a backend.
-const FLIGHT: Duration = Duration::from_millis(5);
+/// No packet takes longer from a balancer to a backend, and into its kernel's tables.
+const FLIGHT: Duration = Duration::from_millis(20);
 /// Agents that have not said in so long what has begun are not waited for.
 /// A test is as slow as its machine.
 const COLLECT_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 15_000 } else { 300 });
@@ -35,8 +36,10 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
 const LOST: Duration = Duration::from_secs(1);
 /// For so long flows are kept from starting while the store does not answer.
 const ALONE_PATIENCE: Duration = Duration::from_secs(3);
-/// Of a backend that is down by a balancer's own checks the fleet says so sooner, if it does.
+/// Of a backend that has gone down by a balancer's own checks the fleet says so sooner, if it does.
 const UNHEARD: Duration = Duration::from_millis(1_500);
+/// The same where all follow one table, and what a balancer does alone moves nothing but what was the dead one's.
+const UNHEARD_SHARED: Duration = Duration::from_millis(400);
 /// So many steps are given up as agents have not said in time what has begun; then it goes on without those.
 const DEAF_STEPS: u32 = 3;
 /// What could not be done is tried again after so long, and after twice as long each time.
@@ -361,6 +364,7 @@ impl<P: Plane> Engine<P> {
             return;
         }
         if self.settles() || self.is_learning() {
+            self.let_start_again();
             // It may have waited for the end of a step alone, which the others wait for.
             if self.is_learning() {
                 self.go_on_learning();
@@ -372,6 +376,29 @@ impl<P: Plane> Engine<P> {
             self.lead_step();
         }
         self.keep_off_the_dead();
+    }
+
+    /// A process before this one may have kept flows from starting, for a step that has been given up since, or was over:
+    /// they need not wait until agents have listed what they hold.
+    fn let_start_again(&mut self) {
+        let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.stepping.thawed) else {
+            return;
+        };
+        let step = fleet.stepping.step.clone().filter(|step| step.stage == Stage::Done);
+        let reachable = fleet.with_report(|report| report.reachable);
+        let Some(step) = step.filter(|_| reachable && self.settles()) else { return };
+        let follows = |(name, pool): (&String, &Vec<Share>)| {
+            let Some(service) = self.services.get(name).filter(|one| self.is_in_step(one)) else {
+                return true;
+            };
+            let table = || step.tables.get(name).is_some_and(|digest| !service.lacks(digest));
+            service.agreed.as_ref() == Some(pool)
+                && service.builder.published().is_some()
+                && (!service.is_shared() || table())
+        };
+        if step.pools.iter().all(follows) {
+            self.has_thawed(&step);
+        }
     }
 
     /// Whether the store does not answer for so long that flows may start again, by the table that packets follow: if
@@ -398,11 +425,14 @@ impl<P: Plane> Engine<P> {
     /// they are out of touch with it, or it alone does not reach the backend.
     fn keep_off_the_dead(&mut self) {
         let Some(fleet) = &self.fleet else { return };
-        let stepping = &fleet.stepping;
-        if stepping.waits() || stepping.is_in_step() {
+        let (stepping, alone) = (&fleet.stepping, !fleet.with_report(|report| report.reachable));
+        // What a step has begun it ends, and a new process first follows the last one.
+        let behind = !alone
+            && stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Done)
+            && stepping.over != stepping.step.as_ref().map(|step| step.id());
+        if stepping.waits() || stepping.is_in_step() || stepping.frozen.is_some() || behind {
             return;
         }
-        let alone = !fleet.with_report(|report| report.reachable);
         let mut concerned = Vec::new();
         // Every turn comes here, and hardly ever is anybody down.
         let concerns = |service: &&mut ServiceRuntime| {
@@ -414,10 +444,16 @@ impl<P: Plane> Engine<P> {
             let agreed = service.agreed.iter().flatten().filter(|share| share.down);
             let known: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
             let dead = service.pool.iter().filter(|member| {
-                let unheard = member.down_since.is_none_or(|since| since.elapsed() >= UNHEARD);
+                let unheard =
+                    member.down_since.is_none_or(|since| service.is_unheard(member, since));
                 !member.up && (alone || unheard) && !known.contains(member.wanted.name.as_str())
             });
-            let dead: BTreeSet<String> = dead.map(|member| member.wanted.name.clone()).collect();
+            let mut dead: BTreeSet<String> =
+                dead.map(|member| member.wanted.name.clone()).collect();
+            if service.is_shared() {
+                // The table does not know of what has begun in a dead one's place: another table comes first.
+                dead.extend(service.dead_here.iter().cloned());
+            }
             if service.dead_here != dead {
                 service.dead_here = dead;
                 // Nobody is asked what has begun: what was seen here has to do.
@@ -628,6 +664,12 @@ impl<P: Plane> Engine<P> {
             return false;
         }
         let asked = self.stepping().and_then(|stepping| stepping.asked);
+        let acked = self.stepping().and_then(|stepping| stepping.acked);
+        let said = acked.is_some_and(|(id, at)| id == step.id() && at >= Stage::Collect);
+        if said && asked.is_some() && step.stage < Stage::Done {
+            // Nothing has begun since, and nobody who is gone by now takes back what was told.
+            return true;
+        }
         let (number, at) = asked.unwrap_or_else(|| {
             // First what a backend that has just joined holds.
             self.look_at_agents();
@@ -637,15 +679,10 @@ impl<P: Plane> Engine<P> {
             }
             asked
         });
-        // Whoever is down as well does not answer.
-        let mut needed = HashSet::new();
-        for (name, pool) in pools {
-            let Some(service) = self.services.get(name) else { continue };
-            let up = pool.iter().filter(|share| !share.down);
-            let members = up.filter_map(|share| service.member(&share.name));
-            needed.extend(members.map(|member| member.wanted.address));
-        }
-        if self.has_collected_of(number, &needed) {
+        let (needed, doubted) = self.agents_of(pools);
+        // What the agent of one that is down says is worth a wait, and no more.
+        let doubts = || at.elapsed() < COLLECT_PATIENCE && !self.has_collected_of(number, &doubted);
+        if self.has_collected_of(number, &needed) && !doubts() {
             return true;
         }
         if at.elapsed() < COLLECT_PATIENCE {
@@ -661,6 +698,21 @@ impl<P: Plane> Engine<P> {
             debug!(agents, "agents have not said what has begun; the step goes on without");
         }
         true
+    }
+
+    /// Addresses of backends whose agents are to answer, and of those that are there, whoever is down.
+    fn agents_of(&self, pools: &Pools) -> (HashSet<IpAddr>, HashSet<IpAddr>) {
+        let (mut needed, mut doubted) = (HashSet::new(), HashSet::new());
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            // Whoever is down as well does not answer.
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            needed.extend(members.map(|member| member.wanted.address));
+            let doubtful = |member: &&PoolMember| service.heard.contains(&member.id);
+            doubted.extend(service.pool.iter().filter(doubtful).map(|one| one.wanted.address));
+        }
+        (needed, doubted)
     }
 
     /// Makes packets follow these pools. Returns whether they do.
@@ -686,8 +738,8 @@ impl<P: Plane> Engine<P> {
             let Some(name) = self.names.get(number) else { continue };
             let Some(service) = self.services.get_mut(name) else { continue };
             service.agreed = pools.get(name).cloned();
+            (service.agreed_at, service.dirty) = (Some(Instant::now()), true);
             service.dead_here.clear();
-            service.dirty = true;
         }
         let begun = Instant::now();
         self.commits = Some(Commit::InStep);
@@ -795,6 +847,24 @@ impl ServiceRuntime {
         self.configured.method.id().info().in_fleet != InFleet::Alone
     }
 
+    /// Whether the fleet has not said for so long that a backend is down, which this balancer has found down then,
+    /// that it may go by that alone. Where the fleet has just said that it is up, its checks here may be later.
+    fn is_unheard(&self, member: &PoolMember, since: Instant) -> bool {
+        let most = if self.is_shared() { UNHEARD_SHARED } else { UNHEARD };
+        let Some(agreed) = self.agreed_at.filter(|agreed| *agreed >= since) else {
+            return since.elapsed() >= most;
+        };
+        let check = self.configured.check_of(&member.wanted);
+        let later = check.map(|check| check.interval * (check.rise + 2));
+        agreed.elapsed() >= later.unwrap_or_default().max(most)
+    }
+
+    /// Whether it keeps flows from somebody whom it has found alive again: that takes a new table.
+    pub fn waits_for_table(&self) -> bool {
+        let dead = |name: &String| self.member(name).is_some_and(|member| !member.up);
+        self.is_shared() && !self.dead_here.is_empty() && !self.dead_here.iter().any(dead)
+    }
+
     /// Whether something of its last table is left undone, and it is time to try that again.
     fn is_left(&self, now: Instant) -> bool {
         let trouble = self.agreed.as_ref().and(self.trouble.as_ref());
@@ -807,7 +877,8 @@ impl ServiceRuntime {
             None => member.up,
             Some(agreed) => {
                 let share = agreed.iter().find(|share| share.name == member.wanted.name);
-                let dead = !member.up && self.dead_here.contains(&member.wanted.name);
+                let here = self.dead_here.contains(&member.wanted.name);
+                let dead = here && (!member.up || self.is_shared());
                 !dead && share.is_none_or(|share| !share.down)
             }
         }

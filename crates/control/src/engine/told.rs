@@ -91,7 +91,9 @@ impl ServiceRuntime {
             }
             // Who is known to be elsewhere, and has not been seen to begin here, is there.
             Some(known)
-                if known.phase != Phase::Closing && (begun.is_none() || self.agreed.is_some()) =>
+                if known.phase != Phase::Closing
+                    && (begun.is_none() || self.agreed.is_some())
+                    && !self.is_dead_in_step(known.backend) =>
             {
                 // The end of that one may be on its way: agents are heard in no order.
                 if self.agreed.is_some() && self.claims.len() < MOST_CLAIMS {
@@ -113,6 +115,7 @@ impl ServiceRuntime {
             _ => now,
         };
         self.young.remove(&key);
+        self.claims.remove(&key);
         self.builder.adopt(key, Known { backend, phase: Phase::Open, born, seen: now })?;
         if let Some(log) = &mut self.log {
             log.append(&record(Op::Add, &key, Some(backend), now))?;
@@ -160,11 +163,42 @@ impl ServiceRuntime {
             return self.end(key, known, now);
         }
         self.builder.forget(key);
-        let (said, claim) = (self.log_removed(&[*key], now), self.claims.remove(key));
-        if let Some(claim) = claim.filter(|claim| *claim != backend && self.is_told_of(*claim)) {
-            self.opened(*key, claim, false, now)?;
-        }
+        let said = self.log_removed(&[*key], now);
+        self.give_to_claimant(key, false, now)?;
         said
+    }
+
+    /// In step with other balancers: whether all have agreed that a backend is no more, or dead, and no agent is
+    /// there that will say that its connections have ended.
+    fn is_dead_in_step(&self, backend: BackendId) -> bool {
+        let Some(agreed) = &self.agreed else { return false };
+        let Some(member) = self.by_id(backend) else { return true };
+        if self.heard.contains(&backend) {
+            return false;
+        }
+        let share = agreed.iter().find(|share| share.name == member.wanted.name);
+        share.is_none_or(|share| share.down)
+    }
+
+    /// A connection is nobody's any more: it is that backend's whose agent has named it before.
+    fn give_to_claimant(
+        &mut self,
+        key: &StateKey,
+        dumped: bool,
+        now: u32,
+    ) -> Result<(), EngineError> {
+        let claim = self.claims.remove(key).filter(|claim| self.by_id(*claim).is_some());
+        claim.map_or(Ok(()), |claim| self.opened(*key, claim, dumped, now).map(drop))
+    }
+
+    /// Before a table is built: what agents have named goes to them from those who are dead.
+    fn take_from_the_dead(&mut self, now: u32) -> Result<(), EngineError> {
+        let lost = |key: &StateKey| {
+            let known = self.builder.known(key);
+            known.is_none_or(|known| self.is_dead_in_step(known.backend))
+        };
+        let due: Vec<StateKey> = self.claims.keys().filter(|key| lost(key)).copied().collect();
+        due.iter().try_for_each(|key| self.give_to_claimant(key, true, now))
     }
 
     /// An agent has said all that its backend holds. What it has not named is no connection, or one that has
@@ -189,20 +223,19 @@ impl ServiceRuntime {
             }
         });
         gone.iter().for_each(|key| self.builder.forget(key));
+        let logged = self.log_removed(&gone, now);
         // Another agent may have named some of them before.
         for key in &gone {
-            let claim = self.claims.remove(key).filter(|claim| *claim != backend);
-            if let Some(claim) = claim.filter(|claim| self.is_told_of(*claim)) {
-                self.opened(*key, claim, true, now)?;
-            }
+            self.give_to_claimant(key, true, now)?;
         }
+        begun.retain(|(key, _)| self.builder.known(key).is_none());
         begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
         self.claims.retain(|key, at| *at != backend || found.contains(key));
         self.told_of.insert(backend);
         self.tell_builder(now);
-        self.log_removed(&gone, now)
+        logged
     }
 
     /// Nobody tells of a backend any more: its connections are observed from now on, and those that have begun
@@ -215,6 +248,7 @@ impl ServiceRuntime {
             return Ok(());
         }
         self.tell_builder(now);
+        self.claims.retain(|_, at| *at != backend);
         for (key, begun) in self.young.take_of(backend) {
             if self.builder.known(&key).is_some_and(|known| known.backend == backend) {
                 continue;
@@ -266,16 +300,23 @@ impl ServiceRuntime {
     /// # Errors
     /// [`EngineError::Build`].
     pub fn fold_young(&mut self, now: u32) -> Result<(), EngineError> {
+        self.take_from_the_dead(now)?;
         let seen = self.young.each().map(|(key, begun)| (*key, begun.backend, begun.born));
         let said = self.collected.iter().map(|(key, backend)| (*key, *backend, now));
         let in_step = self.agreed.is_some();
         let begun = seen.filter(|_| !in_step).chain(said.filter(|_| in_step));
         for (key, backend, born) in begun {
-            let lives = |known: Known| known.backend == backend && known.phase != Phase::Closing;
-            if self.builder.known(&key).is_some_and(lives) {
+            // What an agent has said to be open at its backend, and not to have ended, stays there.
+            let stays = |known: Known| {
+                known.backend == backend
+                    || in_step && known.phase == Phase::Open && self.heard.contains(&known.backend)
+            };
+            let known = self.builder.known(&key).filter(|known| known.phase != Phase::Closing);
+            if known.is_some_and(stays) {
                 continue;
             }
             if self.builder.start(key, backend, born)? {
+                self.claims.remove(&key);
                 self.folded.push((key, backend));
             }
         }

@@ -230,7 +230,7 @@ impl Worker {
             Change::Undrain { backend } => self.control.undrain(backend),
             Change::Reweight { backend, weight } => self.control.set_weight(backend, weight),
             Change::Kill { backend } => {
-                self.lab.backend(backend).kill();
+                self.control.while_watched(&mut || self.lab.backend(backend).kill());
                 Ok(())
             }
             Change::BringBack { backend } => self.lab.backend(backend).start(),

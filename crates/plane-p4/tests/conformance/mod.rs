@@ -131,6 +131,9 @@ pub fn leaves_traces(setup: &Setup, case: &Case) -> bool {
     case.step.iter().any(|step| step.change.is_some()) || setup.services.iter().any(cookies)
 }
 
+/// Takes a packet through a plane that is to send this, or nothing; what is wrong with what it did.
+pub type Through<'a, T> = dyn FnMut(&mut P4<T>, &[u8], Option<Wanted>) -> Vec<String> + 'a;
+
 /// A frame that has to come out: by which interface of the set-up, and its bytes.
 pub struct Wanted {
     pub interface: u32,
@@ -327,11 +330,7 @@ impl<'a, T: Target> World<'a, T> {
 
     /// What is wrong with what a packet did. `through` takes it through the plane, and says what is wrong with
     /// what came out.
-    fn send(
-        &mut self,
-        step: &Step,
-        through: &mut dyn FnMut(&mut P4<T>, &[u8], Option<Wanted>) -> Vec<String>,
-    ) -> Vec<String> {
+    fn send(&mut self, step: &Step, through: &mut Through<'_, T>) -> Vec<String> {
         let Some(bytes) = &step.packet_bytes else { return Vec::new() };
         let mut frame = bytes.0.clone();
         frame.resize(frame.len() + step.zeros, 0);
@@ -362,12 +361,7 @@ impl<'a, T: Target> World<'a, T> {
     }
 
     /// What is wrong with what it does in a case.
-    pub fn run(
-        &mut self,
-        file: &File,
-        case: &Case,
-        through: &mut dyn FnMut(&mut P4<T>, &[u8], Option<Wanted>) -> Vec<String>,
-    ) -> Vec<String> {
+    pub fn run(&mut self, file: &File, case: &Case, through: &mut Through<'_, T>) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, step) in case.step.iter().enumerate() {
             if let Some(change) = &step.change {

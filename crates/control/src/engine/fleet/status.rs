@@ -118,6 +118,7 @@ impl<P: Plane> Engine<P> {
                 && !self.is_learning()
                 && self.can_get_tables(),
             tables: self.tables_at(),
+            wait_for_table: self.wait_for_table(),
             trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
         }
     }

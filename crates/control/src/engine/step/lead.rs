@@ -4,7 +4,7 @@ use super::super::fleet::FleetNews;
 use super::super::service::ServiceRuntime;
 use super::super::{Command, Engine};
 use super::{COMMIT_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, missing, shares_of};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tracing::{debug, warn};
 use weir_fleet::{Ask, FleetError, Pools, Share, Stage, Step};
@@ -173,6 +173,13 @@ impl<P: Plane> Engine<P> {
     /// The pools as they are to be, of those services where that is another than before.
     fn wanted_pools(&mut self, before: &Pools, tables: &BTreeMap<String, String>) -> Pools {
         let mut next = Pools::new();
+        let asked = self.fleet.as_ref().map(|fleet| {
+            fleet.with_report(|report| {
+                let signs = report.balancers.values();
+                signs.flat_map(|sign| sign.wait_for_table.clone()).collect::<BTreeSet<_>>()
+            })
+        });
+        let asked = asked.unwrap_or_default();
         for (name, service) in &mut self.services {
             if !service.changes_in_step() {
                 continue;
@@ -180,7 +187,10 @@ impl<P: Plane> Engine<P> {
             let now = Instant::now();
             let trouble = service.trouble.as_ref().is_some_and(|trouble| trouble.again <= now);
             let table = tables.get(name);
-            let lost = service.is_shared() && table.is_none_or(|digest| service.lacks(digest));
+            let lost = service.is_shared()
+                && (table.is_none_or(|digest| service.lacks(digest))
+                    || service.waits_for_table()
+                    || asked.contains(name));
             if !service.dirty && !trouble && !lost && before.contains_key(name) {
                 continue;
             }

@@ -629,12 +629,15 @@ fn a_question_is_answered_by_all_that_were_there(method: &str) {
     world.collected(&agents[1], first, &[]);
     assert_eq!(world.engine.missing_collect(first), ["b3"]);
     assert_eq!(world.engine.missing_collect(second), ["b2", "b3"]);
-    // Who is gone is waited for no longer, and who calls meanwhile begins with what there is.
+    // Who is gone is waited for no longer, and who calls again is asked what the others were asked last.
     world.engine.handle(Command::AgentGone(Some(agents[2].session)));
     assert!(world.engine.has_collected(first));
     let mut back = world.call(33, 3, 3);
     assert!(world.engine.has_collected(first));
     world.collected(&agents[1], second, &[]);
+    assert_eq!(world.engine.missing_collect(second), ["b3"]);
+    assert_eq!(asked(&mut back), [second]);
+    world.collected(&back, second, &[]);
     assert!(world.engine.has_collected(second));
     // Who has none to answer for, and is asked for some later, has nothing to answer either.
     world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).unwrap();

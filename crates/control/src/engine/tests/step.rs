@@ -58,6 +58,9 @@ enum Item {
 enum Word {
     Event(Kind, u32),
     Dump(Vec<u32>),
+    /// The rest of a dump.
+    Part(Vec<u32>),
+    End,
     Collected(u64, Vec<u32>),
 }
 
@@ -107,13 +110,19 @@ struct Fleet {
     pool: BTreeMap<u8, u32>,
     /// Where connections live.
     live: BTreeMap<u32, (u8, Phase)>,
-    /// The step in which a client's connection ended. Its addresses and ports are used again after another one
-    /// (docs/fleet.md, In step, says what may happen otherwise).
+    /// The step in which a client's connection ended. Its addresses and ports are used again after two others, and not
+    /// if it died with its backend (docs/fleet.md, In step, says what may happen otherwise).
     ended: BTreeMap<u32, u64>,
     /// The steps that were made to the end: tables are made anew in these alone.
     committed: std::collections::BTreeSet<u64>,
     /// Backends whose machines are off.
     dead: std::collections::BTreeSet<u8>,
+    /// Those with which their agents are off.
+    off: std::collections::BTreeSet<u8>,
+    /// How often each has been off.
+    born: BTreeMap<u8, u8>,
+    /// A client whose doings are printed.
+    watched: Option<u32>,
     done: u64,
     given_up: u64,
     held_back: u64,
@@ -172,6 +181,9 @@ impl Fleet {
             ended: BTreeMap::new(),
             committed: std::collections::BTreeSet::new(),
             dead: std::collections::BTreeSet::new(),
+            off: std::collections::BTreeSet::new(),
+            born: BTreeMap::new(),
+            watched: std::env::var("WEIR_CLIENT").ok().and_then(|client| client.parse().ok()),
             done: 0,
             given_up: 0,
             held_back: 0,
@@ -410,16 +422,32 @@ impl Fleet {
             });
             if fleet || !alone {
                 self.dead.remove(&n);
+                self.off.remove(&n);
             }
             return;
         }
+        // Its servers alone die, and its agent says so; or it is off, and nobody says that its connections have ended.
+        let off = self.rng.random_bool(0.5);
         self.dead.insert(n);
+        if off {
+            self.off.insert(n);
+        }
+        let born = self.born.entry(n).or_default();
+        *born = (*born + 1) % 15;
+        self.watched.into_iter().for_each(|client| {
+            self.note(client, &|| format!("b{n} is off"));
+        });
         let here: Vec<u32> =
             self.live.iter().filter(|(_, at)| at.0 == n).map(|(client, _)| *client).collect();
         for client in here {
             self.live.remove(&client);
-            self.ended.insert(client, self.step_at_all());
+            self.ended.insert(client, u64::MAX - 1);
             self.happens(n, Kind::Closed, client);
+        }
+        for at in (0..BALANCERS).filter(|_| off) {
+            if let Some(session) = self.members[at].sessions.remove(&n) {
+                self.engine(at).handle(Command::AgentGone(Some(session.number)));
+            }
         }
     }
 
@@ -437,6 +465,9 @@ impl Fleet {
     /// An agent hears what it is asked for, and says the next word that it has for a balancer; one that does not
     /// speak with it yet calls.
     fn agent(&mut self, at: usize, n: u8) {
+        if self.off.contains(&n) {
+            return;
+        }
         if !self.members[at].sessions.contains_key(&n) {
             return self.call(at, n);
         }
@@ -468,11 +499,29 @@ impl Fleet {
                 let (first, next) = (session.next, session.next + 1);
                 session.next = next;
                 let events = own(vec![client]).into_iter().map(|one| (kind, one)).collect();
+                self.note(client, &|| format!("lb{at} hears of b{n}: {kind:?}"));
                 vec![Said::Events { first, next, events }]
             }
-            Some(Word::Dump(clients)) => {
+            Some(Word::Dump(mut clients)) => {
                 let (next, list) = (session.next, session.endpoints.number);
-                vec![Said::DumpBegin { next, list }, Said::Dumped(own(clients)), Said::DumpEnd]
+                let rest = clients.split_off(clients.len() / 2);
+                [Word::End, Word::Part(rest), Word::Part(clients)]
+                    .into_iter()
+                    .for_each(|word| session.words.push_front(word));
+                vec![Said::DumpBegin { next, list }]
+            }
+            Some(Word::Part(clients)) => {
+                let named = |watched: u32| clients.contains(&watched).then_some(watched);
+                if let Some(client) = self.watched.and_then(named) {
+                    self.note(client, &|| format!("lb{at} hears of b{n}: among all"));
+                }
+                vec![Said::Dumped(own(clients))]
+            }
+            Some(Word::End) => {
+                self.watched.into_iter().for_each(|client| {
+                    self.note(client, &|| format!("lb{at} has heard of b{n} all"));
+                });
+                vec![Said::DumpEnd]
             }
             Some(Word::Collected(number, clients)) => {
                 vec![Said::Collected { number, connections: own(clients), last: true }]
@@ -496,7 +545,8 @@ impl Fleet {
             ends: i64::MAX,
             from: ([10, 9, 0, n], 40_000).into(),
             version: "1".into(),
-            instance: [n; 16],
+            // A machine that was off has another agent.
+            instance: [n + 16 * self.born.get(&n).copied().unwrap_or_default(); 16],
             addresses: vec![IpAddr::from([10, 9, 0, n])],
             orders,
             end,
@@ -512,8 +562,16 @@ impl Fleet {
         self.members[at].sessions.insert(n, session);
     }
 
+    /// What is of a client that somebody wants to know of (`WEIR_CLIENT`, beside `WEIR_SEED`).
+    fn note(&self, client: u32, what: &dyn Fn() -> String) {
+        if self.watched == Some(client) {
+            println!("{} steps: {}\n{}", self.done, what(), self.looks(client));
+        }
+    }
+
     /// Agents tell all balancers, each in its time.
     fn happens(&mut self, n: u8, kind: Kind, client: u32) {
+        self.note(client, &|| format!("b{n} has {kind:?}"));
         for member in &mut self.members {
             if let Some(session) = member.sessions.get_mut(&n) {
                 session.words.push_back(Word::Event(kind, client));
@@ -567,14 +625,15 @@ impl Fleet {
         let Some((home, phase)) = self.live.get(&client).copied() else {
             let done = self.done_by_all();
             let made_anew = |ended: &u64| {
-                self.committed.range(ended + 1..).next().is_some_and(|step| *step <= done)
+                self.committed.range(ended + 1..).nth(1).is_some_and(|step| *step <= done)
             };
             if !self.ended.get(&client).is_none_or(made_anew) {
                 return;
             }
             if self.rng.random_bool(0.5)
-                && let Some((_, went)) = self.packet(client, TcpFlags::SYN)
+                && let Some((at, went)) = self.packet(client, TcpFlags::SYN)
             {
+                self.note(client, &|| format!("a SYN by lb{at} to {went:?}"));
                 match went {
                     Some(n) if self.dead.contains(&n) || !self.pool.contains_key(&n) => {}
                     Some(n) => drop(self.live.insert(client, (n, Phase::HalfOpen))),
@@ -600,6 +659,7 @@ impl Fleet {
             return;
         }
         if let Some((at, went)) = self.packet(client, TcpFlags::ACK) {
+            self.note(client, &|| format!("a segment by lb{at} to {went:?}"));
             if went.is_some_and(|n| self.dead.contains(&n) || self.not_heard(at, n)) {
                 // Lost: who has not heard yet that it is dead.
                 return;
@@ -628,6 +688,9 @@ impl Fleet {
         let empty = tempfile::tempdir().expect("a temporary directory");
         let directory = std::mem::replace(&mut self.members[at].directory, empty);
         self.members[at] = self.start(at, directory, plane, true);
+        self.watched.into_iter().for_each(|client| {
+            self.note(client, &|| format!("lb{at} has started again"));
+        });
     }
 
     /// Whether a backend is dead as the fleet has it, and this balancer does not know that yet.
@@ -698,7 +761,9 @@ impl Fleet {
         });
         over && self.members.iter().all(|member| {
             let words = member.sessions.values().all(|session| session.words.is_empty());
-            member.items.is_empty() && words && member.sessions.len() == usize::from(BACKENDS)
+            member.items.is_empty()
+                && words
+                && member.sessions.len() + self.off.len() == usize::from(BACKENDS)
         })
     }
 

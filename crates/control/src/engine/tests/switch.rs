@@ -105,7 +105,7 @@ impl Switched {
 
     /// What is due, until next hops are known.
     fn upkeep(&mut self) {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             self.engine.drain_reports().expect("nothing fails");
             self.engine.upkeep(&mut Timers::new());

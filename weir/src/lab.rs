@@ -69,6 +69,10 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     }
     if options.plane == PlaneKind::P4 {
         spec.lab.switch = Some(Program { files: weir_plane_p4::FILES });
+        if spec.balancer.method == MethodId::CheetahStateful.name() {
+            // It has eight, for all services together.
+            service_line(&mut spec, "partitions = 2".into());
+        }
         if options.churn.connections.is_none() {
             // It forwards some ten thousand packets in a second.
             spec.traffic.connections = ON_A_SWITCH;
@@ -146,6 +150,8 @@ fn spec(
     }
     if let Some(patience) = options.patience {
         (spec.traffic.timeout, spec.traffic.detection) = (patience, patience);
+        // A datagram is sent four times in all.
+        spec.traffic.udp_timeout = spec.traffic.udp_timeout.max(patience / 4);
     }
     spec.goals.changes = spec.goals.changes.max(options.changes);
     spec.limit = options.limit;

@@ -303,7 +303,7 @@ impl DemoReport {
         for broken in self.traffic.broken_connections.iter().take(20) {
             let _ = writeln!(
                 out,
-                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}; began at {:?}, reset by {:?}",
+                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}; began at {:?}{}, reset by {:?}",
                 broken.kind.name(),
                 broken.source,
                 match (&broken.backend, &broken.began) {
@@ -316,6 +316,7 @@ impl DemoReport {
                 broken.answers,
                 broken.reason,
                 broken.began_at,
+                broken.dead_for.map_or(String::new(), |time| format!(", dead for {time:.3} s")),
                 broken.reset_by
             );
         }

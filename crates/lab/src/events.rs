@@ -92,6 +92,15 @@ impl PoolEvents {
         self.any(|kill| kill.backend == backend && kill.revived.is_none_or(|at| at >= since))
     }
 
+    /// How long before `then` this backend was killed, if it was and did not listen again before.
+    pub fn dead_for(&self, backend: usize, then: Instant) -> Option<Duration> {
+        let kills = self.lock();
+        let dead = kills.iter().filter(|kill| {
+            kill.backend == backend && kill.revived.is_none_or(|revived| revived >= then)
+        });
+        dead.filter_map(|kill| then.checked_duration_since(kill.began)).min()
+    }
+
     /// Whether this backend was killed at or after `since`.
     pub fn killed_since(&self, backend: usize, since: Instant) -> bool {
         self.any(|kill| kill.backend == backend && kill.ended.is_none_or(|ended| ended >= since))
@@ -157,7 +166,9 @@ mod tests {
         events.kill(0, || {});
         let dead = Instant::now();
         assert!(events.dead_since(0, dead) && !events.dead_since(1, dead));
+        assert!(events.dead_for(0, dead).is_some() && events.dead_for(1, dead).is_none());
         events.revive(0);
+        assert!(events.dead_for(0, Instant::now()).is_none());
         assert!(events.dead_since(0, dead));
         assert!(!events.dead_since(0, Instant::now()));
     }

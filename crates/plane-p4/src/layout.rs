@@ -53,6 +53,29 @@ macro_rules! registers {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
+            /// Those that hold tables, the largest ones: a packet reads nothing there but what was written for it.
+            pub const OF_TABLES: [Self; 3] = [Self::Slots, Self::CellsA, Self::CellsB];
+            /// Those that are read only where another one says that somebody is there, likewise.
+            pub const BEHIND_OTHERS: [Self; 8] = [
+                Self::Pending0,
+                Self::Pending1,
+                Self::Pending2,
+                Self::Tracked,
+                Self::Ring0,
+                Self::Ring1,
+                Self::Ring2,
+                Self::Ring3,
+            ];
+            /// Those of connections by index, likewise large.
+            pub const OF_SLOTS: [Self; 6] = [
+                Self::SlotHigh,
+                Self::SlotLow,
+                Self::SlotWords,
+                Self::FreeSlots,
+                Self::SlotsUsed,
+                Self::Hands,
+            ];
+
             /// Its name in the program.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }

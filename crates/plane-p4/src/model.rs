@@ -521,10 +521,14 @@ impl Target for Model {
         Ok(())
     }
 
-    fn start_over(&mut self) -> Result<(), Error> {
+    fn start_over(&mut self) -> Result<bool, Error> {
         let (writes, ports) = (self.writes, std::mem::take(&mut self.ports));
-        *self = Self { writes, ports, ..Self::default() };
-        Ok(())
+        let mut registers = std::mem::take(&mut self.registers);
+        registers.retain(|of, _| {
+            Register::OF_TABLES.contains(of) || Register::BEHIND_OTHERS.contains(of)
+        });
+        *self = Self { writes, ports, registers, ..Self::default() };
+        Ok(false)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

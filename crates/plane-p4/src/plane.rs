@@ -67,7 +67,7 @@ pub(crate) struct Core<T> {
     partitions: Ranges,
     /// What an earlier process had there.
     kept: Kept,
-    held: [Vec<u16>; 3],
+    held: [Vec<u32>; 3],
     /// Lanes that were given to flows, of the half that is written, and which one that is.
     armed: Vec<u64>,
     half: usize,
@@ -95,7 +95,9 @@ struct Counts {
 
 /// Connections by index of a partition.
 const PARTITION: u32 = weir_steering::cheetah::PARTITION_SLOTS;
-const PARTS: [Register; 3] = [Register::Slots, Register::CellsA, Register::CellsB];
+const PARTS: [Register; 3] = Register::OF_TABLES;
+/// Of what nobody knows what is there.
+const UNKNOWN: u32 = u32::MAX;
 const SIZES: [(u32, &str, &str); 3] = [
     (SLOTS, "entries of DIP arrays and rows", "SLOTS"),
     (CELLS, "cells of Concury's arrays", "CELLS"),
@@ -242,7 +244,7 @@ impl<T: Target> Core<T> {
         for ((register, held), (part, (first, _))) in PARTS.into_iter().zip(&self.held).zip(wanted)
         {
             for (index, value) in (first..).zip(part) {
-                if held[index as usize] != *value {
+                if held[index as usize] != u32::from(*value) {
                     let value = u64::from(*value);
                     writes.push(Write::Set { register, index, value });
                 }
@@ -254,7 +256,8 @@ impl<T: Target> Core<T> {
     fn hold(&mut self, parts: &Parts, places: &Places) {
         let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];
         for (held, (part, (first, length))) in self.held.iter_mut().zip(wanted) {
-            held[first as usize..][..length as usize].copy_from_slice(part);
+            let held = &mut held[first as usize..][..length as usize];
+            held.iter_mut().zip(part).for_each(|(held, value)| *held = u32::from(*value));
         }
     }
 

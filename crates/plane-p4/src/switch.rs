@@ -7,7 +7,7 @@ use crate::thrift::{Calls, Kind, Replies, Returned};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Calls that are under way before replies are read: their bytes and those of the replies fit into the buffers
 /// of both sockets, so that neither side waits for the other.
@@ -18,11 +18,11 @@ const SERVICE: &str = "standard";
 const SIMPLE_SWITCH: &str = "simple_switch";
 /// Packets that wait for a port; the switch itself has room for 64, which a burst fills.
 const QUEUE: i32 = 4096;
-/// One that is silent for so long while answers are due is taken for one that hangs: whoever waits for it waits no
-/// longer. What it does for one of these calls takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The same of a call that it takes some time for, such as emptying all registers: half a second, if it is alone.
-const LONG_PATIENCE: Duration = Duration::from_secs(10);
+/// It answers within this time, whatever it is asked for: emptying all registers takes it half a second, if it is alone
+/// on its machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// One that is silent for so long, asked whether it is there, hangs: nobody waits longer. That takes it microseconds.
+const SOON: Duration = Duration::from_secs(1);
 /// The same while one that was away is looked for again and again.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -55,6 +55,9 @@ impl Switch {
     }
 
     fn lost(&self, source: io::Error) -> Error {
+        // What the system calls a time that is over.
+        let late = source.kind() == io::ErrorKind::WouldBlock;
+        let source = if late { io::Error::other("it does not answer in time") } else { source };
         Error::Connection { address: self.address.clone(), source }
     }
 
@@ -73,6 +76,17 @@ impl Switch {
     fn set_patience(&self, patience: Duration) -> Result<(), Error> {
         let set = self.stream.as_ref().map_or(Ok(()), |s| s.set_read_timeout(Some(patience)));
         set.map_err(|source| self.lost(source))
+    }
+
+    fn read_within(
+        &mut self,
+        patience: Duration,
+        elements: &[(Register, u32)],
+    ) -> Result<Vec<u64>, Error> {
+        self.set_patience(patience)?;
+        let read = self.read(elements)?;
+        self.set_patience(PATIENCE)?;
+        Ok(read)
     }
 
     /// Makes calls, and gives what each returns to `take`. `put` writes the arguments of a call, and says what
@@ -118,6 +132,67 @@ impl Switch {
         Ok(())
     }
 
+    fn empty_all(&mut self) -> Result<(), Error> {
+        let returned = self.one(|calls, number| {
+            calls.begin(SERVICE, "bm_reset_state", number).end();
+            "bm_reset_state"
+        })?;
+        self.is_nothing("bm_reset_state", &returned)
+    }
+
+    /// Once it is begun, the epoch is that of nobody: whoever goes on after an error has to empty all.
+    fn empty_what_is_asked(&mut self) -> Result<(), Error> {
+        let closed = Write::Default { table: Table::PlaneKeys, action: Action::bare("no_table") };
+        self.write(&[closed, Write::Set { register: Register::Epoch, index: 0, value: 0 }])?;
+        self.wait_for_packets()?;
+        // Whether a service has connections by index, and where, stands among these.
+        let used = self.read_all(Register::SlotCounts)?.iter().any(|count| *count != 0);
+        let stay = |register: &Register| match register {
+            // Packets count themselves there while this is going on.
+            Register::Begun | Register::Ended => true,
+            register if Register::OF_SLOTS.contains(register) => !used,
+            register if Register::BEHIND_OTHERS.contains(register) => true,
+            register => Register::OF_TABLES.contains(register),
+        };
+        for register in Register::ALL.iter().filter(|register| !stay(register)) {
+            let returned = self.one(|calls, number| {
+                calls.begin(SERVICE, "bm_register_reset", number).i32(1, 0);
+                calls.string(2, register.name().as_bytes()).end();
+                "bm_register_reset"
+            })?;
+            self.is_nothing("bm_register_reset", &returned)?;
+        }
+        for table in Table::ALL.iter().filter(|table| **table != Table::PlaneKeys) {
+            let returned = self.one(|calls, number| {
+                calls.begin(SERVICE, "bm_mt_clear_entries", number).i32(1, 0);
+                calls.string(2, table.name().as_bytes()).bool(3, false).end();
+                "bm_mt_clear_entries"
+            })?;
+            self.is_nothing("bm_mt_clear_entries", &returned)?;
+        }
+        Ok(())
+    }
+
+    /// Until those that met the tables still whole are decided.
+    fn wait_for_packets(&mut self) -> Result<(), Error> {
+        let begun = self.read(&[(Register::Begun, 0)])?[0];
+        let end = Instant::now() + PATIENCE;
+        while self.read(&[(Register::Ended, 0)])?[0] < begun {
+            if Instant::now() > end {
+                return Err(Error::Stuck);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    fn is_nothing(&self, call: &str, returned: &Returned) -> Result<(), Error> {
+        match returned {
+            Returned::Nothing => Ok(()),
+            other => Err(self.unexpected(call, other)),
+        }
+    }
+
     /// The numbers of its ports.
     fn ports(&mut self) -> Result<Vec<u32>, Error> {
         const CALL: &str = "bm_dev_mgr_show_ports";
@@ -134,14 +209,6 @@ impl Switch {
     fn unexpected(&self, call: &str, returned: &Returned) -> Error {
         let what = format!("{returned:?}");
         Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
-    }
-
-    /// A call that may take long.
-    fn long(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
-        self.set_patience(LONG_PATIENCE)?;
-        let returned = self.one(put)?;
-        self.set_patience(PATIENCE)?;
-        Ok(returned)
     }
 
     fn one(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
@@ -304,9 +371,13 @@ impl Target for Switch {
         Ok(values)
     }
 
+    fn read_soon(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        self.read_within(SOON, elements)
+    }
+
     fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
         const CALL: &str = "bm_register_read_all";
-        let returned = self.long(|calls, number| {
+        let returned = self.one(|calls, number| {
             calls.begin(SERVICE, CALL, number).i32(1, 0);
             calls.string(2, register.name().as_bytes()).end();
             CALL
@@ -321,20 +392,19 @@ impl Target for Switch {
 
     fn find(&mut self) -> Result<(), Error> {
         self.reach()?;
-        self.set_patience(SHORT_PATIENCE)?;
-        self.read(&[(Register::Epoch, 0)])?;
-        self.set_patience(PATIENCE)
+        self.read_within(SHORT_PATIENCE, &[(Register::Epoch, 0)]).map(drop)
     }
 
-    fn start_over(&mut self) -> Result<(), Error> {
+    /// Emptying all registers takes the switch most of a second, in which it does nothing else. One that was filled
+    /// is emptied of what packets ask without anything having been written for them.
+    fn start_over(&mut self) -> Result<bool, Error> {
         self.handles.clear();
         self.reach()?;
-        let returned = self.long(|calls, number| {
-            calls.begin(SERVICE, "bm_reset_state", number).end();
-            "bm_reset_state"
-        })?;
-        if returned != Returned::Nothing {
-            return Err(self.unexpected("bm_reset_state", &returned));
+        let filled = self.read(&[(Register::Epoch, 0)])?[0] != 0;
+        if filled {
+            self.empty_what_is_asked()?;
+        } else {
+            self.empty_all()?;
         }
         // One that goes on from an earlier process has its ports still, and those that are none any more.
         for port in self.ports()? {
@@ -343,8 +413,8 @@ impl Target for Switch {
         self.one(|calls, number| {
             calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();
             "set_all_egress_queue_depths"
-        })
-        .map(drop)
+        })?;
+        Ok(!filled)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

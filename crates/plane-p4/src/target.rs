@@ -81,6 +81,14 @@ pub trait Target {
     /// If they cannot be read.
     fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error>;
 
+    /// The same of one that has to answer soon, as somebody waits who asks all the time.
+    ///
+    /// # Errors
+    /// If they cannot be read, or not soon.
+    fn read_soon(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        self.read(elements)
+    }
+
     /// All elements of a register.
     ///
     /// # Errors
@@ -93,11 +101,12 @@ pub trait Target {
     /// If it cannot be reached.
     fn find(&mut self) -> Result<(), Error>;
 
-    /// Takes it as empty: it was started anew.
+    /// Empties it: no table has entries, no packet is decided. Returns whether all registers are zeros; if not, those
+    /// of tables, [`Register::OF_TABLES`], and [those behind others](Register::BEHIND_OTHERS) hold anything.
     ///
     /// # Errors
     /// If it cannot be reached.
-    fn start_over(&mut self) -> Result<(), Error>;
+    fn start_over(&mut self) -> Result<bool, Error>;
 
     /// Takes an interface for a port with this number, unless it is one.
     ///

@@ -78,6 +78,13 @@ impl Calls {
         self.bytes.extend(id.to_be_bytes());
     }
 
+    /// A yes or no.
+    pub fn bool(&mut self, id: i16, value: bool) -> &mut Self {
+        self.field(Kind::Bool, id);
+        self.bytes.push(value.into());
+        self
+    }
+
     /// An argument of 32 bits.
     pub fn i32(&mut self, id: i16, value: i32) -> &mut Self {
         self.field(Kind::I32, id);

@@ -50,6 +50,11 @@ impl Account {
                     Home::Began(backend, _) => Some(name(backend)),
                     Home::Answered(..) | Home::Nowhere => None,
                 },
+                dead_for: match home {
+                    Home::Began(backend, at) => shared.events.dead_for(backend, at),
+                    Home::Answered(..) | Home::Nowhere => None,
+                }
+                .map(|time| time.as_secs_f64()),
                 began_at: ends.began.iter().map(|backend| name(*backend)).collect(),
                 reset_by: ends.reset.iter().map(|backend| name(*backend)).collect(),
                 answers: self.answers,

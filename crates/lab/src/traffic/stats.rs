@@ -25,6 +25,8 @@ pub struct BrokenConnection {
     pub backend: Option<String>,
     /// Without an answer: the backend whose interface saw its latest SYN or datagram.
     pub began: Option<String>,
+    /// How long that one had been dead when it saw it, in seconds, if it was: the balancer was to notice sooner.
+    pub dead_for: Option<f64>,
     /// All backends whose interfaces saw a first packet of it, as far as that is still known.
     pub began_at: Vec<String>,
     /// All backends that sent its client a reset.

@@ -1,6 +1,6 @@
 //! A switch that is empty becomes what is wanted.
 
-use super::{Core, Port, table_number};
+use super::{Core, Port, UNKNOWN, table_number};
 use crate::encode;
 use crate::error::Error;
 use crate::layout::{MARK_WORDS, Register, SERVICES, Table};
@@ -26,11 +26,11 @@ impl<T: Target> Core<T> {
     pub(super) fn fill(&mut self) -> Result<(), Error> {
         self.lost = true;
         self.take_over()?;
-        self.target.start_over()?;
+        let zeros = self.target.start_over()?;
         let closed = Action::bare("no_table");
         self.target.write(&[Write::Default { table: Table::PlaneKeys, action: closed }])?;
         for part in &mut self.held {
-            part.fill(0);
+            part.fill(if zeros { 0 } else { UNKNOWN });
         }
         self.add_up();
         self.taken = 0;

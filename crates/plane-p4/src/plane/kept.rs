@@ -146,8 +146,8 @@ impl<T: Target> Core<T> {
         };
         let counts = service.0 * 4;
         let register = Register::SlotCounts;
-        let mut writes = vec![Write::Fill { register, from: counts, to: counts + 4, value: 0 }];
-        writes.extend(OF_PARTITION.into_iter().filter(|_| count > 0).map(empty));
-        writes
+        // The word that says where they are goes last: while it is there, they may hold something.
+        let slots = OF_PARTITION.into_iter().filter(|_| count > 0).map(empty);
+        slots.chain([Write::Fill { register, from: counts, to: counts + 4, value: 0 }]).collect()
     }
 }

@@ -123,7 +123,9 @@ impl<T: Target> Core<T> {
     /// Whether the switch is what it was; if not, it is filled anew. Returns whether it is there.
     pub(super) fn look(&mut self) -> bool {
         if !self.lost {
-            match self.read(&[(Register::Epoch, 0)]) {
+            let found = self.target.read_soon(&[(Register::Epoch, 0)]);
+            self.doubt(&found);
+            match found {
                 Ok(found) if found[0] == self.epoch => {
                     self.seen = Instant::now();
                     return true;

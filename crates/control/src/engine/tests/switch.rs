@@ -44,10 +44,10 @@ impl Target for Process {
         self.reach().map(drop)
     }
 
-    fn start_over(&mut self) -> Result<(), Error> {
-        self.reach()?.start_over()?;
+    fn start_over(&mut self) -> Result<bool, Error> {
+        let zeros = self.reach()?.start_over()?;
         self.emptied += 1;
-        Ok(())
+        Ok(zeros)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

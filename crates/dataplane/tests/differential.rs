@@ -557,7 +557,12 @@ impl World {
         match wanted {
             Outcome::Forwarded(backend) => {
                 let reasons = || self.dropped_here();
-                assert_eq!(run.verdict, Verdict::Transmit, "{verdict:?}, {:?}: {frame:02x?}", reasons());
+                assert_eq!(
+                    run.verdict,
+                    Verdict::Transmit,
+                    "{verdict:?}, {:?}: {frame:02x?}",
+                    reasons()
+                );
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
@@ -668,7 +673,8 @@ impl World {
 
     /// Why the kernel has dropped what the oracle has not, to be read by a human.
     fn dropped_here(&self) -> Vec<Reason> {
-        let kernel = self.plane.kernel.counters(std::iter::empty()).expect("they are there").dropped;
+        let kernel =
+            self.plane.kernel.counters(std::iter::empty()).expect("they are there").dropped;
         let soft = &self.plane.oracle.counters.dropped;
         kernel.into_iter().filter(|one| soft.get(&one.0) != Some(&one.1)).map(|one| one.0).collect()
     }

@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// It has no room.
     #[error(
-        "no room on the switch for {what}: {wanted} wanted, {most} there at most; make {name} larger in p4/sizes.p4"
+        "no room on the switch for {what}: {wanted} wanted, {most} there at most; make {name} larger in p4/"
     )]
     Full {
         /// What there is no room for.

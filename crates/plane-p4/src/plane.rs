@@ -13,7 +13,7 @@ pub use control::P4;
 
 use crate::encode::{self, Parts, Places};
 use crate::error::Error;
-use crate::layout::{CELLS, PARTITIONS, Register, SERVICES, SLOTS, Table};
+use crate::layout::{CELLS, EXCEPTIONS, PARTITIONS, Register, SERVICES, SLOTS, Table};
 use crate::ranges::Ranges;
 use crate::target::{Action, Target, Write};
 use kept::Kept;
@@ -37,6 +37,7 @@ struct Versions {
     shown: Option<usize>,
     flags: Flags,
     places: [Places; 2],
+    images: [Option<Arc<Image>>; 2],
     /// The first partition of its connections by index, and how many: the same for both.
     partitions: (u32, u32),
     exceptions: [Vec<(u64, u16)>; 2],
@@ -72,9 +73,11 @@ pub(crate) struct Core<T> {
     armed: Vec<u64>,
     half: usize,
     generation: u64,
-    /// Reports that were taken from the ring, and those of them that nobody has asked for yet.
+    /// Reports that were read from the ring, and those of them that nobody has asked for yet, with their places:
+    /// packets write over what stands before `tail`, once that is known.
     taken: u64,
-    waiting: Vec<Event>,
+    waiting: Vec<(u64, Event)>,
+    tail: Option<u64>,
     /// Flows that live elsewhere than their tables say, as far as reports told.
     noted: HashMap<ServiceState, BackendId>,
     ports: Vec<Port>,
@@ -136,6 +139,7 @@ impl<T: Target> Core<T> {
             generation: 1,
             taken: 0,
             waiting: Vec::new(),
+            tail: None,
             noted: HashMap::new(),
             ports: Vec::new(),
             macs: Vec::new(),
@@ -145,12 +149,24 @@ impl<T: Target> Core<T> {
         }
     }
 
-    /// Waits until the packets that are under way are decided. One thread of the switch runs all ingress
-    /// pipelines, one packet after the other: with the packet that had begun last, all have ended.
+    /// Waits until the packets that are under way are decided. None are on a switch that is away, which is filled
+    /// before it decides others.
     fn wait_for_packets(&mut self) -> Result<(), Error> {
         if !self.is_there() {
             return Ok(());
         }
+        match self.wait_until_decided() {
+            Err(error) if error.is_gone() => {
+                self.leaves_out();
+                Ok(())
+            }
+            waited => waited,
+        }
+    }
+
+    /// One thread of the switch runs all ingress pipelines, one packet after the other: with the packet that had
+    /// begun last, all have ended.
+    fn wait_until_decided(&mut self) -> Result<(), Error> {
         let begun = self.read(&[(Register::Begun, 0)])?[0];
         let end = Instant::now() + GRACE;
         while self.read(&[(Register::Ended, 0)])?[0] < begun {
@@ -262,7 +278,12 @@ impl<T: Target> Core<T> {
     }
 
     /// Writes a table where no packet looks, and then the one word that all packets read first.
-    fn publish(&mut self, service: ServiceId, image: &Image, flags: Flags) -> Result<(), Error> {
+    fn publish(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), Error> {
         if service.0 >= SERVICES {
             let (wanted, most) = (u64::from(service.0) + 1, u64::from(SERVICES));
             return Err(Error::Full { what: "services", wanted, most, name: "SERVICES" });
@@ -272,26 +293,69 @@ impl<T: Target> Core<T> {
         self.wait_for_packets()?;
         let version = self.versions.get(&service).and_then(|of| of.shown).map_or(0, |now| 1 - now);
         self.place_connections(service, parts.partitions)?;
+        self.fits_exceptions(service, version, parts.exceptions.len())?;
         let places = self.place(service, version, &parts)?;
-        let mut writes = self.differences(&parts, &places);
+        // What differs is known of a switch that is not filled anew meanwhile.
+        loop {
+            let fills = self.fills;
+            let writes = self.table_writes(service, version, image, &parts);
+            self.write(&writes)?;
+            if self.fills == fills {
+                break;
+            }
+        }
+        self.hold(&parts, &places);
+        let versions = self.versions.entry(service).or_default();
+        versions.exceptions[version] = parts.exceptions;
+        versions.images[version] = Some(Arc::clone(image));
+        let before = (versions.shown, versions.flags);
+        (versions.shown, versions.flags) = (Some(version), flags);
+        let shown = self.write_selector(service);
+        let Some(versions) = self.versions.get_mut(&service) else { return shown };
+        match &shown {
+            Ok(()) => versions.images[1 - version] = None,
+            Err(_) => (versions.shown, versions.flags) = before,
+        }
+        shown
+    }
+
+    /// What puts a version of a table there, as far as it is not.
+    fn table_writes(
+        &self,
+        service: ServiceId,
+        version: usize,
+        image: &Image,
+        parts: &Parts,
+    ) -> Vec<Write> {
+        let places = self.versions.get(&service).map(|versions| versions.places[version]);
+        let places = places.unwrap_or_default();
+        let mut writes = self.differences(parts, &places);
         writes.extend(self.exceptions(service, version, &parts.exceptions));
         writes.extend(self.partitions_write(service));
         writes.push(Write::Insert {
             table: Table::Images,
             key: vec![table_number(service, version).to_be_bytes().to_vec()],
-            action: encode::set_image(image, &self.told_places(service, &parts, places)),
+            action: encode::set_image(image, &self.told_places(service, parts, places)),
         });
-        self.write(&writes)?;
-        self.hold(&parts, &places);
-        let versions = self.versions.entry(service).or_default();
-        versions.exceptions[version] = parts.exceptions;
-        let before = (versions.shown, versions.flags);
-        (versions.shown, versions.flags) = (Some(version), flags);
-        let shown = self.write_selector(service);
-        if let (Err(_), Some(versions)) = (&shown, self.versions.get_mut(&service)) {
-            (versions.shown, versions.flags) = before;
+        writes
+    }
+
+    /// Whether there is room for so many exceptions of a version. Those of both versions are there at once.
+    fn fits_exceptions(
+        &self,
+        service: ServiceId,
+        version: usize,
+        wanted: usize,
+    ) -> Result<(), Error> {
+        let count = |versions: &Versions| versions.exceptions.iter().map(Vec::len).sum::<usize>();
+        let others: usize = self.versions.values().map(count).sum();
+        let old = self.versions.get(&service).map_or(0, |of| of.exceptions[version].len());
+        let all = (others - old + wanted) as u64;
+        let (what, name) = ("exceptions, with those of the tables before", "the table exceptions");
+        match wanted > 0 && all > EXCEPTIONS.into() {
+            true => Err(Error::Full { what, wanted: all, most: EXCEPTIONS.into(), name }),
+            false => Ok(()),
         }
-        shown
     }
 
     /// The exceptions of a version that go, and those that come.

@@ -6,7 +6,7 @@ use crate::target::{Action, Target, Write};
 use crate::thrift::{Calls, Kind, Replies, Returned};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 /// Calls that are under way before replies are read: their bytes and those of the replies fit into the buffers
@@ -64,7 +64,9 @@ impl Switch {
     fn reach(&mut self) -> Result<(), Error> {
         self.stream = None;
         let open = || {
-            let stream = TcpStream::connect(&self.address)?;
+            let mut addresses = self.address.to_socket_addrs()?;
+            let address = addresses.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+            let stream = TcpStream::connect_timeout(&address, SOON)?;
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(PATIENCE))?;
             io::Result::Ok(stream)
@@ -84,9 +86,9 @@ impl Switch {
         elements: &[(Register, u32)],
     ) -> Result<Vec<u64>, Error> {
         self.set_patience(patience)?;
-        let read = self.read(elements)?;
+        let read = self.read(elements);
         self.set_patience(PATIENCE)?;
-        Ok(read)
+        read
     }
 
     /// Makes calls, and gives what each returns to `take`. `put` writes the arguments of a call, and says what

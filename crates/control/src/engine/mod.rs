@@ -729,6 +729,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
+        tolerate("take what packets have reported", self.take_what_waits());
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
         self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.source())?;

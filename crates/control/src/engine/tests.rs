@@ -37,6 +37,14 @@ mod shares;
 
 use shares::usual_check;
 
+/// Of a random history, from `WEIR_SEED` if it is set.
+fn seed() -> u64 {
+    let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(rand::random);
+    println!("WEIR_SEED={seed}");
+    seed
+}
+
 struct World {
     engine: Engine<Soft>,
     live: HashMap<FlowKey, BackendId>,

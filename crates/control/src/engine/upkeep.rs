@@ -118,6 +118,13 @@ impl<P: Plane> Engine<P> {
         self.take_reports(|plane, take| plane.drain(take))
     }
 
+    /// Takes up the reports that wait. Before interfaces are attached: a plane that an earlier process has filled may
+    /// be filled anew then, and what is written down outlives whoever ends in the midst of that.
+    pub(super) fn take_what_waits(&mut self) -> Result<(), EngineError> {
+        let most = self.config.limits.event_ring_bytes as usize / size_of::<Event>();
+        self.take_reports(|plane, take| plane.wait(Duration::ZERO, None, most, take))
+    }
+
     /// Takes up all reports that there are now. What comes meanwhile, faster than it is taken up in a flood,
     /// waits for its turn.
     fn drain_until_here(&mut self) -> Result<(), EngineError> {

@@ -137,8 +137,7 @@ impl<T: Target> update::Plane for P4<T> {
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
         let core = self.core();
         core.fetch()?;
-        core.waiting.drain(..).for_each(|event| take(&event));
-        Ok(())
+        core.hand_over(usize::MAX, take)
     }
 
     fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
@@ -159,7 +158,7 @@ impl<T: Target> update::Plane for P4<T> {
         let pinned = &core.record.memory.pinned;
         let new = pins.iter().filter(|(state, _)| !pinned.contains_key(state)).count();
         if pinned.len() + new > PINS as usize {
-            return Err(full("pins", pinned.len() + new, PINS, "the size of pins"));
+            return Err(full("pins", pinned.len() + new, PINS, "the table pins"));
         }
         let writes: Vec<Write> =
             pins.iter().map(|(state, backend)| pin_write(state, Some(*backend))).collect();
@@ -259,7 +258,7 @@ impl<T: Target> Plane for P4<T> {
         let core = self.core();
         if core.record.vips.len() as u32 >= Table::Services.size() {
             let (count, most) = (core.record.vips.len() + 1, Table::Services.size());
-            return Err(full("addresses of services", count, most, "the size of services"));
+            return Err(full("addresses of services", count, most, "the table services"));
         }
         core.write(&service_writes(&key, service))?;
         Ok(core.record.set_service(at, service)?)
@@ -425,7 +424,7 @@ impl<T: Target> Plane for P4<T> {
         let core = self.core();
         core.record.set_clock(seconds);
         let (register, value) = (Register::Clock, u64::from(seconds));
-        if let Err(error) = core.write(&[Write::Set { register, index: 0, value }]) {
+        if let Err(error) = core.write_if_there(&[Write::Set { register, index: 0, value }]) {
             tracing::warn!(%error, "the switch's clock stands until it is filled");
         }
     }
@@ -538,7 +537,7 @@ impl<T: Target> Plane for P4<T> {
         let core = self.core();
         core.generation = if core.generation >= 3 { 1 } else { core.generation + 1 };
         let (register, value) = (Register::SeenGeneration, core.generation);
-        if let Err(error) = core.write(&[Write::Set { register, index: 0, value }]) {
+        if let Err(error) = core.write_if_there(&[Write::Set { register, index: 0, value }]) {
             tracing::warn!(%error, "the filter of datagrams keeps its generation until it is filled");
         }
     }

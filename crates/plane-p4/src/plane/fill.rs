@@ -1,6 +1,7 @@
 //! A switch that is empty becomes what is wanted.
 
-use super::{Core, Port, UNKNOWN, table_number};
+use super::kept::Kept;
+use super::{Core, Port, UNKNOWN};
 use crate::encode;
 use crate::error::Error;
 use crate::layout::{MARK_WORDS, Register, SERVICES, Table};
@@ -25,15 +26,17 @@ impl<T: Target> Core<T> {
     /// packet meets a part of it.
     pub(super) fn fill(&mut self) -> Result<(), Error> {
         self.lost = true;
-        self.take_over()?;
+        let known = self.take_over()?;
         let zeros = self.target.start_over()?;
         let closed = Action::bare("no_table");
         self.target.write(&[Write::Default { table: Table::PlaneKeys, action: closed }])?;
-        for part in &mut self.held {
-            part.fill(if zeros { 0 } else { UNKNOWN });
+        if zeros || !known {
+            self.held.iter_mut().for_each(|part| part.fill(if zeros { 0 } else { UNKNOWN }));
         }
         self.add_up();
-        self.taken = 0;
+        // The ring is empty; what was read of it and waits has no place there any more.
+        (self.taken, self.tail) = (0, Some(0));
+        self.waiting.iter_mut().for_each(|(place, _)| *place = 0);
         let mut writes = self.mac_writes();
         for port in &self.ports {
             self.target.add_port(&port.name, port.number)?;
@@ -62,6 +65,7 @@ impl<T: Target> Core<T> {
         let data = encode::key_arguments(&self.key);
         let open = Action { name: "set_plane_key", data };
         self.target.write(&[epoch, Write::Default { table: Table::PlaneKeys, action: open }])?;
+        self.kept = Kept::default();
         (self.lost, self.seen) = (false, Instant::now());
         self.fills += 1;
         self.link.filled();
@@ -74,21 +78,12 @@ impl<T: Target> Core<T> {
         let services: Vec<ServiceId> = self.versions.keys().copied().collect();
         for service in services {
             let Some(versions) = self.versions.get_mut(&service) else { continue };
+            versions.exceptions.iter_mut().for_each(Vec::clear);
             let Some(version) = versions.shown else { continue };
             let places = versions.places[version];
-            for exceptions in &mut versions.exceptions {
-                exceptions.clear();
-            }
-            let Some(image) = self.record.tables.get(&service).cloned() else { continue };
+            let Some(image) = versions.images[version].clone() else { continue };
             let parts = encode::parts(&image)?;
-            let mut writes = self.differences(&parts, &places);
-            writes.extend(self.exceptions(service, version, &parts.exceptions));
-            writes.extend(self.partitions_write(service));
-            writes.push(Write::Insert {
-                table: Table::Images,
-                key: vec![table_number(service, version).to_be_bytes().to_vec()],
-                action: encode::set_image(&image, &self.told_places(service, &parts, places)),
-            });
+            let mut writes = self.table_writes(service, version, &image, &parts);
             let value = self.selector(service);
             writes.push(Write::Set { register: Register::Selectors, index: service.0, value });
             self.target.write(&writes)?;

@@ -3,11 +3,11 @@
 
 use super::{Core, PARTITION};
 use crate::error::Error;
-use crate::layout::{PENDING_PLACES, Register, SERVICES};
+use crate::layout::{MARK_WORDS, PENDING_PLACES, Register, SERVICES};
 use crate::state::{self, Noted};
 use crate::target::{Target, Write};
 use std::collections::{HashMap, HashSet};
-use weir_steering::{BackendId, ServiceId, ServiceState};
+use weir_steering::{BackendId, LANE_TAGS, ServiceId, ServiceState};
 
 /// Of a service, its partitions stand behind its three counts: the first one, and how many.
 pub(super) const PARTITIONS_AT: u32 = 3;
@@ -30,7 +30,7 @@ pub(super) struct Kept {
     /// Of each service how many partitions it had, and what is not zero there: where, from its first one on.
     slots: HashMap<ServiceId, (u32, Vec<Element>)>,
     tracked: Vec<(ServiceState, BackendId, Noted)>,
-    /// Whose turn it is, and counts.
+    /// Whose turn it is, counts, and strangers.
     single: Vec<Element>,
 }
 
@@ -87,13 +87,17 @@ impl<T: Target> Core<T> {
 
     /// Puts what was kept back, as far as its services are there as they were.
     pub(super) fn put_back(&mut self) -> Result<(), Error> {
-        let kept = std::mem::take(&mut self.kept);
+        let kept = &self.kept;
         let mut writes = Vec::new();
         let is_here = |service: ServiceId| self.versions.contains_key(&service);
         for (register, index, value) in &kept.single {
             let partitions = *register == Register::SlotCounts && index % 4 == PARTITIONS_AT;
-            let service = if *register == Register::Turns { *index } else { index / 4 };
-            if is_here(ServiceId(service)) && !partitions {
+            let here = match *register {
+                Register::Turns => is_here(ServiceId(*index)),
+                Register::SlotCounts => is_here(ServiceId(index / 4)),
+                _ => true,
+            };
+            if here && !partitions {
                 writes.push(Write::Set { register: *register, index: *index, value: *value });
             }
         }
@@ -121,11 +125,25 @@ impl<T: Target> Core<T> {
             let (register, index) = (Register::Tracked, index - PENDING_PLACES);
             writes.push(Write::Set { register, index, value: noted.word() });
         }
-        let done = self.target.write(&writes);
-        if done.is_err() {
-            self.kept = kept;
+        self.target.write(&writes)
+    }
+
+    /// Which flows have sent something, for who begins to count that: those that had lanes count as having, and
+    /// strangers stay.
+    pub(super) fn keep_marks(&mut self) -> Result<(), Error> {
+        let new = self.armed.iter().all(|word| *word == 0);
+        let side = self.read(&[(Register::MarkSide, 0)])?[0];
+        let (first, words) = ((side >> 24) as usize, (side as usize & 0xff_ffff) + 1);
+        let marks = self.read_all(Register::Marks)?;
+        let marks = marks.get(first..).and_then(|all| all.get(..words)).filter(|_| new);
+        if let Some(marks) = marks {
+            self.half = first / MARK_WORDS as usize;
+            self.armed = marks.iter().map(|word| word & LANE_TAGS).collect();
         }
-        done
+        let strangers = self.read_all(Register::Strangers)?;
+        let some = (0..).zip(strangers).filter(|(_, value)| *value != 0);
+        self.kept.single.extend(some.map(|(at, value)| (Register::Strangers, at, value)));
+        Ok(())
     }
 
     /// Where the connections of a service are, for who comes next.

@@ -3,7 +3,7 @@
 //! While it is away everything that is asked for is noted in the record, and nothing fails: no packet is
 //! forwarded, and all of it is written when the switch is there again.
 
-use super::Core;
+use super::{Core, PARTS};
 use crate::error::Error;
 use crate::layout::{Register, Table};
 use crate::target::{Action, Target, Write};
@@ -95,12 +95,20 @@ impl<T: Target> Core<T> {
     /// Goes on with a switch that was away: as it is, if it was only silent, or else from the beginning.
     fn return_to(&mut self) -> Result<(), Error> {
         self.target.find()?;
-        if self.link.silent && self.target.read(&[(Register::Epoch, 0)])?[0] == self.epoch {
+        let epoch = self.target.read(&[(Register::Epoch, 0)])?[0];
+        let ours = epoch != 0 && epoch == self.epoch;
+        if ours && self.link.silent {
             tracing::info!("the switch answers again, and has everything");
+            // What is written now and then was left out meanwhile.
+            let set = |register, value| Write::Set { register, index: 0, value };
+            let clock = set(Register::Clock, self.record.memory.now.into());
+            self.target.write(&[clock, set(Register::SeenGeneration, self.generation)])?;
             (self.lost, self.seen) = (false, Instant::now());
             self.link.filled();
             return Ok(());
         }
+        // One that was not started anew has what packets have left there since it was last read.
+        self.link.left = ours;
         self.fill()?;
         tracing::info!("the switch is filled");
         Ok(())
@@ -149,6 +157,19 @@ impl<T: Target> Core<T> {
         }
         let done = self.target.write(writes);
         self.wrote(done)
+    }
+
+    /// Does what is done again soon: one that is away may go on without it. Returns whether it was there.
+    pub(super) fn write_if_there(&mut self, writes: &[Write]) -> Result<bool, Error> {
+        match self.is_left() || self.is_there() {
+            true => self.write_even_before(writes).map(|()| !self.lost || self.link.waits),
+            false => Ok(false),
+        }
+    }
+
+    /// Whether it is one that an earlier process has filled, and forwards by that.
+    pub(super) fn is_left(&self) -> bool {
+        self.link.waits && self.link.left
     }
 
     /// The same, also on a switch that waits to be filled.
@@ -223,32 +244,47 @@ impl<T: Target> Core<T> {
 
     /// Before a switch is emptied that an earlier process has filled: no packet is decided any more, and what
     /// packets left there is taken. A flow that lives elsewhere than the tables say which are written next is
-    /// pending then, as before.
-    pub(super) fn take_over(&mut self) -> Result<(), Error> {
+    /// pending then, as before. Returns whether it is known what its tables' registers hold.
+    pub(super) fn take_over(&mut self) -> Result<bool, Error> {
         if !std::mem::take(&mut self.link.left) {
-            return Ok(());
+            return Ok(false);
+        }
+        // While packets are decided still: it takes longer than all that follows.
+        for (at, register) in PARTS.into_iter().enumerate() {
+            let held = self.target.read_all(register)?;
+            self.held[at] = held.into_iter().map(|value| value as u32).collect();
         }
         let closed = Write::Default { table: Table::PlaneKeys, action: Action::bare("no_table") };
         self.target.write(&[closed])?;
-        // From here on it is read like one's own.
-        (self.lost, self.link.waits) = (false, false);
+        // From here on it is read like one's own; if it goes away meanwhile, nobody fills it from in here.
+        (self.lost, self.link.waits) = (false, true);
         let taken = self.take_what_is_left();
-        (self.lost, self.link.left) = (true, taken.is_err());
-        taken
+        (self.lost, self.link.waits) = (true, false);
+        match taken {
+            // No packet is decided before it is filled.
+            Err(error) if !error.is_gone() => {
+                tracing::warn!(%error, "what packets have left on the switch is lost in part");
+                Ok(true)
+            }
+            taken => taken.map(|()| true),
+        }
     }
 
     fn take_what_is_left(&mut self) -> Result<(), Error> {
-        self.wait_for_packets()?;
+        match self.wait_until_decided() {
+            Err(error @ Error::Stuck) => tracing::warn!(%error, "its packets are not waited for"),
+            waited => waited?,
+        }
         self.count()?;
         self.keep_connections()?;
-        self.taken = self.read(&[(Register::RingTail, 0)])?[0];
-        self.fetch_ring()?;
-        let tables = &self.record.tables;
-        self.waiting.retain(|event| tables.contains_key(&event.state.service));
+        self.keep_marks()?;
         let pending = self.read_pending()?;
         for (state, backend, _) in pending {
             self.note(&state, backend);
         }
+        self.fetch_ring()?;
+        let tables = &self.record.tables;
+        self.waiting.retain(|(_, event)| tables.contains_key(&event.state.service));
         let tables = &self.record.tables;
         self.noted.retain(|state, _| tables.contains_key(&state.service));
         // Until the next table leads all of them, packets ask for pending flows.

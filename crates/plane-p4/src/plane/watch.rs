@@ -29,17 +29,21 @@ const MOST_READ: u64 = 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl<T: Target> Core<T> {
-    /// Takes the reports that are in the ring, and gives their places back: they wait here from then on.
+    /// Reads the reports that are in the ring: they wait here from then on.
     /// Looks at the same time whether the switch is still what it was.
     pub(super) fn fetch(&mut self) -> Result<(), Error> {
-        if !self.look() {
-            return Ok(());
+        match self.is_left() || self.look() {
+            true => self.fetch_ring(),
+            false => Ok(()),
         }
-        self.fetch_ring()
     }
 
     /// The same, of a switch that is there.
     pub(super) fn fetch_ring(&mut self) -> Result<(), Error> {
+        if self.tail.is_none() {
+            self.taken = self.read(&[(Register::RingTail, 0)])?[0];
+            self.tail = Some(self.taken);
+        }
         loop {
             let head = self.read(&[(Register::RingHead, 0)])?[0];
             let count = head.wrapping_sub(self.taken).min(MOST_READ);
@@ -50,16 +54,33 @@ impl<T: Target> Core<T> {
             let places: Vec<(Register, u32)> =
                 (0..count).flat_map(|n| RINGS.map(|register| (register, at(n)))).collect();
             let words = self.read(&places)?;
-            let events: Vec<Event> =
-                words.as_chunks::<4>().0.iter().filter_map(|words| state::report(*words)).collect();
-            for event in &events {
+            let reports = (self.taken..).zip(words.as_chunks::<4>().0);
+            let events: Vec<(u64, Event)> = reports
+                .filter_map(|(place, words)| Some((place, state::report(*words)?)))
+                .collect();
+            for (_, event) in &events {
                 self.remember(event);
             }
             self.waiting.extend(events);
             self.taken += count;
-            let value = self.taken;
-            self.write(&[Write::Set { register: Register::RingTail, index: 0, value }])?;
         }
+    }
+
+    /// Hands over what waits, and only then gives its places back: whoever ends before has left it in the ring.
+    pub(super) fn hand_over(
+        &mut self,
+        most: usize,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<(), Error> {
+        let most = most.min(self.waiting.len());
+        self.waiting.drain(..most).for_each(|(_, event)| take(&event));
+        let value = self.waiting.first().map_or(self.taken, |(place, _)| *place);
+        let given = self.tail.is_none_or(|tail| tail == value);
+        let tail = Write::Set { register: Register::RingTail, index: 0, value };
+        if !given && self.write_if_there(&[tail])? {
+            self.tail = Some(value);
+        }
+        Ok(())
     }
 
     /// What a switch that is started anew would not know of a flow: that it lives elsewhere than its table says.
@@ -115,9 +136,7 @@ impl<T: Target> Core<T> {
                 break;
             }
         }
-        let most = most.min(self.waiting.len());
-        self.waiting.drain(..most).for_each(|event| take(&event));
-        Ok(())
+        self.hand_over(most, take)
     }
 
     /// All pending flows, with their places.

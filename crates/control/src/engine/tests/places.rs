@@ -20,13 +20,6 @@ const VIPS: [(&str, &[&str]); 7] = [
     ("2001:db8:7::/64", &["2001:db8:7::1", "2001:db8:7::2"]),
 ];
 
-fn seed() -> u64 {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
-
 /// The file with these addresses, by service.
 fn with_addresses(config: &Config, of: &[Vec<usize>]) -> Config {
     let mut config = config.clone();

@@ -25,13 +25,6 @@ const CARRIED: &[&str] = &[
 /// A SYN is repeated for so many seconds at most.
 const REPEATED: u32 = 120;
 
-fn seed() -> u64 {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
-
 impl World {
     fn wanted(&self, services: u8, fields: &str) -> Config {
         config_with(&self.directory, services, fields)
@@ -390,6 +383,7 @@ fn whatever_reloads_come_connections_stay() {
     let mut clients = 0;
     // When the first clients of each step began.
     let mut begun: Vec<(u32, u32)> = Vec::new();
+    let mut was_down = HashSet::new();
     for step in 0..400 {
         begun.push((world.engine.ahead, clients));
         for service in 0..3 {
@@ -416,8 +410,10 @@ fn whatever_reloads_come_connections_stay() {
         match event {
             8 => {
                 let (service, up) = (["a", "b", "c"][rng.random_range(0..3)], rng.random_bool(0.6));
+                let backend = ["b1", "b2", "b3"][rng.random_range(0..3)];
                 if world.engine.services.contains_key(service) {
-                    world.health(service, ["b1", "b2", "b3"][rng.random_range(0..3)], up);
+                    println!("{step}: {service}/{backend} is up: {up}");
+                    world.health(service, backend, up);
                 }
             }
             9 | 10 => {
@@ -466,9 +462,9 @@ fn whatever_reloads_come_connections_stay() {
         world.lose_leavers();
         let since = world.engine.ahead.saturating_sub(REPEATED);
         let old = begun.iter().rfind(|(at, _)| *at < since).map_or(0, |(_, first)| *first);
-        world.check_all(step, old);
+        world.check_all(step, old, &mut was_down);
         world.upkeep_later();
-        world.check_all(step, old);
+        world.check_all(step, old, &mut was_down);
     }
     for service in ["a", "b", "c"] {
         if world.engine.services.contains_key(service) {
@@ -479,21 +475,30 @@ fn whatever_reloads_come_connections_stay() {
     }
     world.upkeep_later();
     assert_eq!(world.warnings(), Vec::<String>::new());
-    world.check_all(400, clients);
+    world.check_all(400, clients, &mut was_down);
     println!("{} connections", world.live.len());
 }
 
 impl World {
     /// Packets of all connections. The SYN of one that began so long ago that nobody repeats it, of a client
-    /// below `old`, is forged: where it goes matters to nobody, if the connection stays where it is.
-    fn check_all(&mut self, step: usize, old: u32) {
+    /// below `old`, is forged: where it goes matters to nobody, if the connection stays where it is. `was_down`: the
+    /// backends that were down when the tables were made that are in force.
+    fn check_all(&mut self, step: usize, old: u32, was_down: &mut HashSet<BackendId>) {
         // A first packet that goes to a backend which is down begins a connection elsewhere: by its check, which
         // a plane may have refused to be told of, and until there is a table that says that it is up again.
         let mut down = HashSet::new();
         for service in self.engine.services.values() {
             let reserved = service.reserved();
+            for member in &service.pool {
+                if !member.up {
+                    was_down.insert(member.id);
+                } else if !service.dirty {
+                    was_down.remove(&member.id);
+                }
+            }
             let avoided = |member: &&crate::engine::service::PoolMember| {
-                !member.up || service.dirty && !member.wanted.drain && reserved.contains(&member.id)
+                let risen = !member.wanted.drain || was_down.contains(&member.id);
+                !member.up || service.dirty && risen && reserved.contains(&member.id)
             };
             down.extend(service.pool.iter().filter(avoided).map(|member| member.id));
         }

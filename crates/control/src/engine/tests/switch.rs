@@ -1,6 +1,8 @@
 //! The engine over a P4 switch that is only memory, and that ends and comes back on demand (docs/p4.md).
 
 use super::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use weir_plane_p4::layout::Register;
@@ -11,12 +13,25 @@ use weir_plane_p4::{Error, Model, P4, Target, Write};
 struct Process {
     model: Model,
     away: bool,
+    /// So many writes and readings later it is away, in the midst of what it is asked then.
+    leaves_after: Option<u32>,
     /// Times that it was emptied.
     emptied: u32,
+    /// Packets that were sent between any two writes while it was filled.
+    probed: u32,
+}
+
+/// What has no key by which packets are decided.
+fn is_closed(model: &Model) -> bool {
+    model.get(Register::Epoch, 0) == 0
 }
 
 impl Process {
     fn reach(&mut self) -> Result<&mut Model, Error> {
+        if let Some(left) = self.leaves_after {
+            self.leaves_after = left.checked_sub(1);
+            self.away |= left == 0;
+        }
         match self.away {
             false => Ok(&mut self.model),
             true => Err(Error::Connection {
@@ -25,11 +40,25 @@ impl Process {
             }),
         }
     }
+
+    /// While it is filled nothing is forwarded.
+    fn probe(&mut self) {
+        if is_closed(&self.model) {
+            let frame = Frame::new(flow(0, 0)).macs([0; 6], [2, 0, 0, 0, 0, 1]);
+            let outcome = self.model.process(&frame.tcp_flags(TcpFlags::ACK).build());
+            assert!(!matches!(outcome, Outcome::Forwarded(_)), "by a part of what is filled");
+            self.probed += 1;
+        }
+    }
 }
 
 impl Target for Process {
     fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
-        self.reach()?.write(writes)
+        for write in writes {
+            self.reach()?.write(std::slice::from_ref(write))?;
+            self.probe();
+        }
+        Ok(())
     }
 
     fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
@@ -160,6 +189,25 @@ impl Switched {
         }
     }
 
+    /// The same, whatever comes of it: a switch may go away in the midst of it.
+    fn try_drain(&mut self, backend: &str, drain: bool) {
+        for service in ["a", "b"] {
+            let (reply, mut answer) = oneshot::channel();
+            self.engine.handle(Command::Drain(service.into(), backend.into(), drain, reply));
+            let _ = answer.try_recv().expect("each command is answered");
+        }
+    }
+
+    /// Tries again what has failed.
+    fn settle(&mut self) {
+        for service in self.engine.services.values_mut() {
+            if let Some(trouble) = &mut service.trouble {
+                trouble.again = Instant::now();
+            }
+        }
+        self.upkeep();
+    }
+
     fn warnings(&self) -> Vec<String> {
         self.engine.status().expect("it is told").warnings
     }
@@ -210,8 +258,10 @@ fn a_switch_that_was_started_anew_is_filled() {
         world.switch().model = Model::default();
         let lost = flow(0, 0);
         assert!(!matches!(world.send(lost, TcpFlags::ACK), Outcome::Forwarded(_)));
+        let probed = world.switch().probed;
         world.later();
         assert_eq!(world.switch().emptied, 2);
+        assert!(world.switch().probed > probed);
         world.check();
         world.start(300..600);
         world.drain("b2", false);
@@ -257,6 +307,9 @@ fn a_switch_that_was_silent_goes_on() {
         world.switch().away = true;
         world.engine.drain_reports().expect("nothing fails");
         assert!(world.engine.plane.trouble().is_some());
+        // What is done all the time is no change.
+        world.engine.turn_clock();
+        world.engine.plane.next_seen_generation();
         if drain {
             world.drain("b3", true);
         }
@@ -269,6 +322,101 @@ fn a_switch_that_was_silent_goes_on() {
     world.start(300..600);
     world.upkeep();
     world.check();
+}
+
+/// What packets have left on a switch that only hung is there when it is filled: flows that began meanwhile, of which
+/// nobody has heard.
+#[test]
+fn what_began_while_a_switch_hung_goes_on() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        world.start(0..300);
+        world.upkeep();
+        world.drain("b2", true);
+        world.switch().away = true;
+        world.engine.drain_reports().expect("nothing fails");
+        world.start(300..600);
+        world.drain("b3", true);
+        world.switch().away = false;
+        world.later();
+        assert_eq!(world.switch().emptied, 2);
+        world.check();
+        world.drain("b2", false);
+        world.drain("b1", true);
+        world.check();
+    }
+}
+
+/// A control plane that ends has not taken what it had only read: the next one finds it.
+#[test]
+fn reports_that_were_only_read_are_the_next_control_planes() {
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        world.start(0..300);
+        let mut none = |_: &Event| panic!("nothing is asked for");
+        let plane = &mut world.engine.plane;
+        Plane::wait(plane, Duration::ZERO, None, 0, &mut none).expect("it is there");
+        let Switched { engine, live, config, _directory } = world;
+        let engine = open(end(engine), &config);
+        let mut world = Switched { engine, live, config, _directory };
+        world.upkeep();
+        world.check();
+        world.drain("b1", true);
+        world.drain("b2", true);
+        world.check();
+    }
+}
+
+/// A switch that goes away in the midst of anything, comes back as it was or empty, and pools that change all the
+/// same, also meanwhile; control planes that are killed. No flow that was heard of moves.
+#[test]
+fn whatever_a_switch_does_flows_stay() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for method in METHODS {
+        let mut world = Switched::new(method);
+        let (mut clients, mut away) = (0, 0);
+        for step in 0..40 {
+            let more = rng.random_range(1..60);
+            world.start(clients..clients + more);
+            clients += more;
+            world.engine.drain_reports().expect("nothing fails");
+            let emptied = rng.random_bool(0.5);
+            if rng.random_bool(0.6) {
+                // What has most writes is rarest.
+                let most = 1 << rng.random_range(1..17);
+                world.switch().leaves_after = Some(rng.random_range(0..most));
+            }
+            let backend = ["b1", "b2"][rng.random_range(0..2)];
+            let drain = rng.random_bool(0.5);
+            println!(
+                "{step}: {method}, {backend} drains: {drain}, {:?}",
+                world.switch().leaves_after
+            );
+            world.try_drain(backend, drain);
+            if rng.random_bool(0.2) && !world.switch().away {
+                world.switch().leaves_after = None;
+                println!("{step}: the next control plane");
+                let Switched { engine, live, config, _directory } = world;
+                let engine = open(end(engine), &config);
+                world = Switched { engine, live, config, _directory };
+            }
+            world.switch().leaves_after = None;
+            if std::mem::take(&mut world.switch().away) {
+                away += 1;
+                if emptied {
+                    println!("{step}: it comes back empty");
+                    world.switch().model = Model::default();
+                }
+            }
+            world.later();
+            // What could not be published is tried again.
+            world.settle();
+            assert_eq!(world.warnings(), Vec::<String>::new(), "step {step}");
+            world.check();
+        }
+        println!("{method}: {} flows, away {away} times", world.live.len());
+        assert!(away > 3, "it was hardly away");
+    }
 }
 
 /// The control plane dies and is started anew: the switch forwards meanwhile, also new flows, of which nobody

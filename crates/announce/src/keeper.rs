@@ -203,7 +203,12 @@ impl Keeper {
         let current = speaker.current(&all).await.map_err(|error| error.to_string())?;
         if all != self.known {
             // First written down: what is announced must be known to whoever comes after a SIGKILL.
-            write_down(&self.file, &all).map_err(|e| format!("{}: {e}", self.file.display()))?;
+            if let Err(error) = write_down(&self.file, &all) {
+                // What is withdrawn need not be known to anybody.
+                let fewer = wanted.intersection(&self.known).copied().collect();
+                speaker.set(&current, &fewer).await.map_err(|error| error.to_string())?;
+                return Err(format!("{}: {error}", self.file.display()));
+            }
             self.known = all;
         }
         speaker.set(&current, &wanted).await.map_err(|error| error.to_string())?;

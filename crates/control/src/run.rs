@@ -128,7 +128,8 @@ pub async fn run(
         tokio::select! {
             served = &mut server => break served.map_err(Into::into),
             result = &mut end => return flatten(result),
-            _ = hangup.recv() => reload(&sender).await,
+            // It may take long, and whoever asks something meanwhile is answered.
+            _ = hangup.recv() => drop(tokio::spawn(reload(sender.clone()))),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
         }
@@ -285,7 +286,7 @@ fn flatten(
     Ok(result.map_err(|_| anyhow::anyhow!("the engine ended unexpectedly"))??)
 }
 
-async fn reload(engine: &Sender) {
+async fn reload(engine: Sender) {
     let (reply, answer) = oneshot::channel();
     if engine
         .send(Command::By(Who::nobody("SIGHUP"), Box::new(Command::Reload(false, reply))))
@@ -296,6 +297,8 @@ async fn reload(engine: &Sender) {
     }
     match answer.await {
         Ok(Ok(_)) => {}
+        // It is in force, but for a rest that is tried again.
+        Ok(Err(EngineError::Unfinished(said))) => warn!("{said}"),
         Ok(Err(error)) => {
             error!("configuration not reloaded, the old one stays: {error}");
             let _ = engine.send(Command::Unfollowed(error.to_string())).await;

@@ -124,9 +124,11 @@ impl Document {
             .map_err(StoreError::io("encode", path))?;
         text.push(b'\n');
         let temporary = temporary(path);
-        let mut file = create(&temporary)?;
-        file.write_all(&text).map_err(StoreError::io("write", &temporary))?;
-        rename(&temporary, path)?;
+        let written = create(&temporary).and_then(|mut file| {
+            file.write_all(&text).map_err(StoreError::io("write", &temporary))?;
+            rename(&temporary, path)
+        });
+        left_out(&temporary, written)?;
         Ok(text)
     }
 }
@@ -203,8 +205,19 @@ impl NameLock {
 /// [`StoreError::Io`]; the former one is still there then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let next = temporary(path);
-    create(&next)?.write_all(bytes).map_err(StoreError::io("write", &next))?;
-    rename(&next, path)
+    let written = create(&next).and_then(|mut file| {
+        file.write_all(bytes).map_err(StoreError::io("write", &next))?;
+        rename(&next, path)
+    });
+    left_out(&next, written)
+}
+
+/// After an error the file that was to take another one's place goes: it may be what fills the disc.
+fn left_out<V>(temporary: &Path, written: Result<V, StoreError>) -> Result<V, StoreError> {
+    if written.is_err() {
+        let _ = fs::remove_file(temporary);
+    }
+    written
 }
 
 /// The name under which a file is written before it takes its place.

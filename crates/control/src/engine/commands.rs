@@ -559,8 +559,11 @@ impl<P: Plane> Engine<P> {
             .and_then(|()| self.update(name));
         if result.is_err() {
             let service = self.service_mut(name)?;
-            (service.pool, service.leaving) = (pool, leaving);
             service.dirty = dirty;
+            let now = std::mem::replace(&mut service.pool, pool);
+            service.leaving = leaving;
+            service.keep_what_was_said(&now);
+            let dirty = service.dirty;
             if !dirty && service.trouble.as_ref().is_some_and(|trouble| !trouble.loose) {
                 service.trouble = None;
             }
@@ -603,7 +606,8 @@ impl<P: Plane> Engine<P> {
         let now = self.now();
         let service = self.service_mut(service)?;
         let gone: Vec<StateKey> = service.builder.forget_backend(id);
-        service.log_removed(&gone, now)?;
+        let written = service.log_removed(&gone, now);
+        service.written(written);
         service.astray.extend(gone);
         Ok(())
     }

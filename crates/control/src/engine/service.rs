@@ -526,6 +526,19 @@ impl ServiceRuntime {
         Ok(())
     }
 
+    /// After the pool of before is back: what checks have said of its members meanwhile stays, and with it what they
+    /// were given for it.
+    pub fn keep_what_was_said(&mut self, now: &[PoolMember]) {
+        for member in &mut self.pool {
+            let place =
+                |one: &PoolMember| (one.wanted.name.clone(), one.wanted.address, one.wanted.port);
+            let Some(now) = now.iter().find(|now| place(now) == place(member)) else { continue };
+            self.dirty |= (now.id, now.up) != (member.id, member.up);
+            let (wanted, found) = (member.wanted.clone(), member.found.clone());
+            *member = PoolMember { wanted, found, ..now.clone() };
+        }
+    }
+
     pub fn written(&mut self, written: Result<(), EngineError>) {
         if let Err(error) = written {
             if self.unwritten.is_none() {

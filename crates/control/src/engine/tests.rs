@@ -436,6 +436,30 @@ fn a_removal_is_whole_or_not_at_all() {
     assert_eq!(world.engine.plane.backends.get(&id), None);
 }
 
+/// A check fails while a command is under way that comes to nothing: the pool is as before, and the backend is down.
+#[test]
+fn what_a_check_says_outlives_a_command_that_fails() {
+    let mut world = World::new(1);
+    world.start(0, 0..60);
+    let target = {
+        let service = &world.engine.services["a"];
+        service.target(service.member("b1").expect("there").id)
+    };
+    let at = Instant::now();
+    let change = Transition { id: target, up: false, spoken: None, detail: "no answer".into(), at };
+    world.engine.late.push(change);
+    world.engine.plane.refuse(Operation::Show);
+    let weight = |reply| Command::Weight("a".into(), "b2".into(), 5, reply);
+    world.ask(weight).expect_err("it cannot be published");
+    world.engine.plane.refuse_nothing();
+    let member =
+        |world: &World, name: &str| world.engine.services["a"].member(name).expect("there").clone();
+    assert!(!member(&world, "b1").up && member(&world, "b2").wanted.weight != 5);
+    world.upkeep_later();
+    let down = member(&world, "b1").id;
+    assert!(world.start(0, 60..200).iter().all(|backend| *backend != down));
+}
+
 /// A reload in which one service cannot be published: the others are as the file says, the answer
 /// names it, and it is tried again.
 #[test]

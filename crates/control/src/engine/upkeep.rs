@@ -205,7 +205,9 @@ impl<P: Plane> Engine<P> {
             if service.half_open.look_again() {
                 self.unlooked.push(service.number);
             }
-            service.log_removed(&idle, now)?;
+            // The disc of one service is nobody else's trouble.
+            let written = service.log_removed(&idle, now);
+            service.written(written);
         }
         self.attend(true);
         self.watch(now)?;
@@ -462,7 +464,10 @@ impl<P: Plane> Engine<P> {
                         }
                     }
                 }
-                let (incarnation, up) = (member.incarnation, service.counts_as_up(member));
+                // What a check has said, and what waits to be taken up, keeps packets off already.
+                let target = service.target(member.id);
+                let late = self.late.iter().any(|one| !one.up && one.id == target);
+                let (incarnation, up) = (member.incarnation, service.counts_as_up(member) && !late);
                 let resets = service.resets(member);
                 let entry = Backend {
                     address,

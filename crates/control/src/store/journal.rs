@@ -3,7 +3,8 @@
 //! ```text
 //! runtime.json    the document, replaced as a whole
 //! runtime.log     header, 24 bytes   "WEIRJNL\0" | version u32 | zeros | checksum of the document
-//!                 record             length u32 | checksum u64 | JSON, so many bytes
+//!                 record             length u32 | checksum u64 | JSON, so many bytes: changes that were made
+//!                                    together, as a list (version 1: one change)
 //! ```
 //!
 //! Numbers are little-endian. The log belongs to the one document that it names by its checksum:
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: &[u8; 8] = b"WEIRJNL\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 24;
 /// Bytes of a record before its JSON.
 const PREFIX: usize = 12;
@@ -77,18 +78,20 @@ impl Journal {
             return Err(corrupt("it does not begin like a log of changes".to_owned()));
         }
         let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(corrupt(format!(
-                "it is of version {version}, and this weir reads {VERSION}"
+                "it is of version {version}, and this weir reads up to {VERSION}"
             )));
         }
         let mut changes = Vec::new();
-        if *header == header_for(xxh3_64(&text)) {
+        if *header == header_for(version, xxh3_64(&text)) {
             for body in records(&bytes) {
-                let change = serde_json::from_slice(body);
-                changes.push(
-                    change.map_err(|error| corrupt(format!("a record is damaged: {error}")))?,
-                );
+                let made: Result<Vec<R>, _> = match version {
+                    1 => serde_json::from_slice(body).map(|change| vec![change]),
+                    _ => serde_json::from_slice(body),
+                };
+                let damaged = |error| corrupt(format!("a record is damaged: {error}"));
+                changes.extend(made.map_err(damaged)?);
             }
         }
         Ok(Some((found, changes)))
@@ -133,13 +136,11 @@ impl Journal {
             self.log = Some(Log::begin(&path, self.written.map_or(0, |(_, checksum)| checksum))?);
         }
         let Some(log) = &mut self.log else { return Ok(()) };
-        let mut bytes = Vec::new();
-        for change in changes {
-            let body = serde_json::to_vec(change)
-                .map_err(io::Error::from)
-                .map_err(StoreError::io("encode", &path))?;
-            put_record(&mut bytes, log.end, &body);
-        }
+        // One record, which is there whole or not at all.
+        let body = serde_json::to_vec(changes)
+            .map_err(io::Error::from)
+            .map_err(StoreError::io("encode", &path))?;
+        let bytes = record(log.end, &body);
         log.append(&bytes).map_err(StoreError::io("write", &path))
     }
 
@@ -161,7 +162,8 @@ impl Log {
     fn begin(path: &Path, document: u64) -> Result<Self, StoreError> {
         let temporary = temporary(path);
         let file = create(&temporary)?;
-        file.write_all_at(&header_for(document), 0).map_err(StoreError::io("write", &temporary))?;
+        file.write_all_at(&header_for(VERSION, document), 0)
+            .map_err(StoreError::io("write", &temporary))?;
         rename(&temporary, path)?;
         Ok(Self { file, end: HEADER as u64, torn: false })
     }
@@ -171,7 +173,11 @@ impl Log {
             self.file.set_len(self.end)?;
         }
         self.torn = true;
-        self.file.write_all_at(bytes, self.end)?;
+        if let Err(error) = self.file.write_all_at(bytes, self.end) {
+            // Also on a full disc. If not now, then before the next record.
+            self.torn = self.file.set_len(self.end).is_err();
+            return Err(error);
+        }
         self.torn = false;
         self.end += bytes.len() as u64;
         Ok(())
@@ -182,20 +188,21 @@ fn log_of(document: &Path) -> PathBuf {
     document.with_extension("log")
 }
 
-fn header_for(document: u64) -> [u8; HEADER] {
+fn header_for(version: u32, document: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[8..12].copy_from_slice(&version.to_le_bytes());
     header[16..].copy_from_slice(&document.to_le_bytes());
     header
 }
 
-/// Adds a record to `bytes`, which are to stand at `begin`.
-fn put_record(bytes: &mut Vec<u8>, begin: u64, body: &[u8]) {
-    let at = begin + bytes.len() as u64;
+/// A record that is to stand at `at`.
+fn record(at: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(PREFIX + body.len());
     bytes.extend((body.len() as u32).to_le_bytes());
     bytes.extend(xxh3_64_with_seed(body, at).to_le_bytes());
     bytes.extend(body);
+    bytes
 }
 
 /// The records of a log, up to the first that is not whole.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use memmap2::{MmapMut, MmapOptions};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{StoreError, create, rename, temporary};
+use super::{StoreError, create, left_out, rename, temporary};
 
 const MAGIC: &[u8; 8] = b"WEIRLOG\0";
 const VERSION: u32 = 1;
@@ -296,12 +296,16 @@ impl StateLog {
         &mut self,
         live: impl IntoIterator<Item = StateRecord>,
     ) -> Result<(), StoreError> {
-        let mut fresh = Self::begin(&temporary(&self.path))?;
-        for record in live.into_iter().filter(|record| record.op == Op::Add) {
-            fresh.append(&record)?;
-        }
-        fresh.take_place(&self.path)?;
-        *self = fresh;
+        let next = temporary(&self.path);
+        let written = || {
+            let mut fresh = Self::begin(&next)?;
+            for record in live.into_iter().filter(|record| record.op == Op::Add) {
+                fresh.append(&record)?;
+            }
+            fresh.take_place(&self.path)?;
+            Ok(fresh)
+        };
+        *self = left_out(&next, written())?;
         Ok(())
     }
 

@@ -45,7 +45,8 @@ impl KernelPlane {
         failure.map_or(Ok(attached), Err)
     }
 
-    /// Tries all, and detaches others; with the first failure.
+    /// Tries all, and detaches others if none fails: what forwards does, until all is there that takes its place. With
+    /// the first failure.
     fn attach_each(
         &self,
         found: &[Interface],
@@ -66,8 +67,8 @@ impl KernelPlane {
                 }
             }
         }
-        link::detach_others(directory, found)?;
         if failure.is_none() {
+            link::detach_others(directory, found)?;
             self.program.forget_others(directory)?;
             self.forget_other_fronts()?;
         }

@@ -73,10 +73,13 @@ fn a_torn_tail_is_no_record() {
     // What is read of so many bytes of the log.
     let mut wholes = vec![(0, base.clone())];
     for _ in 0..20 {
-        let one = (format!("key {}", random.random_range(0..5)), random.random());
-        journal.append(std::slice::from_ref(&one)).unwrap();
+        // What changes together is there together, or not at all.
+        let count = random.random_range(1..4);
+        let mut one = || (format!("key {}", random.random_range(0..5)), random.random());
+        let together: Vec<(String, u64)> = (0..count).map(|_| one()).collect();
+        journal.append(&together).unwrap();
         let mut next = wholes.last().unwrap().1.clone();
-        next.extend([one]);
+        next.extend(together);
         wholes.push((fs::metadata(&log).unwrap().len() as usize, next));
     }
     let bytes = fs::read(&log).unwrap();
@@ -103,6 +106,25 @@ fn a_torn_tail_is_no_record() {
     let all = wholes.pop().unwrap().1;
     Document::save(&path, &all).unwrap();
     assert_eq!(read(&path), all);
+}
+
+/// A log of the version before had a record for each change.
+#[test]
+fn a_log_of_the_version_before_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, log) = (directory.path().join("runtime.json"), directory.path().join("runtime.log"));
+    let text = Document::save(&path, &Numbers::from([change(1)])).unwrap();
+    let mut bytes = [&b"WEIRJNL\0"[..], &1u32.to_le_bytes(), &[0; 4]].concat();
+    bytes.extend(xxhash_rust::xxh3::xxh3_64(&text).to_le_bytes());
+    for n in [2, 3] {
+        let body = serde_json::to_vec(&change(n)).unwrap();
+        let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&body, bytes.len() as u64);
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(sum.to_le_bytes());
+        bytes.extend(body);
+    }
+    fs::write(&log, &bytes).unwrap();
+    assert_eq!(read(&path), Numbers::from([change(1), change(2), change(3)]));
 }
 
 #[test]

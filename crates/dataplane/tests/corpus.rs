@@ -13,16 +13,26 @@ mod rules;
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use weir_testbed::in_own_namespace;
 use world::Kernels;
+
+/// All packets of a test go through one CPU: what is remembered of the first one, the next one finds there.
+fn stay_on_one_cpu() {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpu = NEXT.fetch_add(1, Ordering::Relaxed) % cpus;
+    weir_testbed::process::stay_on_cpu(cpu).expect("there is one");
+}
 
 /// The cases whose names contain `WEIR_CASE`; without it all.
 #[test]
 fn every_case_holds_in_both_planes() {
     let only = std::env::var("WEIR_CASE").unwrap_or_default();
     in_own_namespace(|| {
+        stay_on_one_cpu();
         let files = format::files();
         let mut kernels = Kernels::new(None);
         let (mut cases, mut wrong) = (0, Vec::new());
@@ -63,6 +73,7 @@ fn every_case_holds_beside_the_program() {
 #[test]
 fn every_case_holds_while_somebody_looks() {
     in_own_namespace(|| {
+        stay_on_one_cpu();
         let files = format::files();
         let mut kernels = Kernels::new(Some(weir_dataplane::TRACED.to_vec()));
         let wrong: Vec<String> = files
@@ -80,6 +91,7 @@ fn every_case_holds_while_somebody_looks() {
 #[test]
 fn every_rule_has_its_cases() {
     in_own_namespace(|| {
+        stay_on_one_cpu();
         let files = format::files();
         let listed = rules::listed();
         let marked = rules::Marked::build();

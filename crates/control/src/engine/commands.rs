@@ -551,6 +551,7 @@ impl<P: Plane> Engine<P> {
         let dirty = service.dirty;
         change(service);
         service.dirty = true;
+        let changed = service.pool.clone();
         let result = self
             .save_some([name])
             // New flows may come to a backend from the first table on, and with them its ids.
@@ -562,7 +563,7 @@ impl<P: Plane> Engine<P> {
             service.dirty = dirty;
             let now = std::mem::replace(&mut service.pool, pool);
             service.leaving = leaving;
-            service.keep_what_was_said(&now);
+            service.keep_what_was_said(&changed, &now);
             let dirty = service.dirty;
             if !dirty && service.trouble.as_ref().is_some_and(|trouble| !trouble.loose) {
                 service.trouble = None;

@@ -526,16 +526,25 @@ impl ServiceRuntime {
         Ok(())
     }
 
-    /// After the pool of before is back: what checks have said of its members meanwhile stays, and with it what they
-    /// were given for it.
-    pub fn keep_what_was_said(&mut self, now: &[PoolMember]) {
+    /// After the pool of before is back: what has come to its members since it was `changed` stays, such as what
+    /// checks have said of them, and the numbers that they were given for it.
+    pub fn keep_what_was_said(&mut self, changed: &[PoolMember], now: &[PoolMember]) {
+        let place = |one: &PoolMember| (one.wanted.address, one.wanted.port);
         for member in &mut self.pool {
-            let place =
-                |one: &PoolMember| (one.wanted.name.clone(), one.wanted.address, one.wanted.port);
-            let Some(now) = now.iter().find(|now| place(now) == place(member)) else { continue };
-            self.dirty |= (now.id, now.up) != (member.id, member.up);
-            let (wanted, found) = (member.wanted.clone(), member.found.clone());
-            *member = PoolMember { wanted, found, ..now.clone() };
+            let same = |one: &&PoolMember| {
+                one.wanted.name == member.wanted.name && place(one) == place(member)
+            };
+            let (changed, now) = (changed.iter().find(same), now.iter().find(same));
+            let (Some(changed), Some(now)) = (changed, now) else { continue };
+            if (now.up, now.spoken) != (changed.up, changed.spoken) {
+                self.dirty = true;
+                let PoolMember { up, down_since, spoken, rising, detail, .. } = now.clone();
+                *member = PoolMember { up, down_since, spoken, rising, detail, ..member.clone() };
+            }
+            if now.id != changed.id {
+                self.dirty = true;
+                (member.id, member.incarnation) = (now.id, now.incarnation);
+            }
         }
     }
 

@@ -589,7 +589,7 @@ const BY_THE_CALENDAR: [&str; 20] = [
     // When a certificate ends, of a server, of this balancer, or of an agent, whose session ends with it.
     "weir/src/pki.rs",
     "control/src/agents.rs",
-    "control/src/engine/agents.rs",
+    "control/src/engine/agents/status.rs",
     "control/src/health/tls.rs",
     "control/src/engine/status.rs",
     // When a packet came that somebody looks at.

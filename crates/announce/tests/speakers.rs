@@ -180,7 +180,7 @@ async fn a_keeper_mends_what_a_speaker_forgets(begin: Begin) {
     let only: Facts = facts(1).into_iter().take(1).collect();
     let (tell, told) = watch::channel(Wanted { facts: only.clone(), ..wanted(1) });
     let (report, mut reports) = watch::channel(Report::default());
-    let keeper = Keeper::new(Gate::new(Duration::ZERO), file).expect("a keeper");
+    let keeper = Keeper::new(Gate::new(Duration::ZERO), file.clone()).expect("a keeper");
     let running = tokio::spawn(keeper.run(told, report));
     let first: BTreeSet<Route> = only.keys().copied().collect();
     reported(&mut reports, |report| announced(report) == first).await;
@@ -188,6 +188,19 @@ async fn a_keeper_mends_what_a_speaker_forgets(begin: Begin) {
     let left = speaker.current(&routes(&ALL)).await.expect("it answers");
     // BIRD's file tells what is ours by itself; GoBGP is asked for what was written down.
     assert_eq!(left, first);
+
+    // A route that cannot be written down is not announced, and keeps none announced that is to be withdrawn.
+    std::fs::remove_file(&file).expect("it was written");
+    std::fs::create_dir(&file).expect("nothing can be written there");
+    let second = ALL.iter().take(2).zip([fact(0), fact(1)]);
+    let second: Facts =
+        second.map(|(text, fact)| (text.parse().expect("a route"), vec![fact])).collect();
+    tell.send_replace(Wanted { facts: second, ..wanted(1) });
+    reported(&mut reports, |report| report.error.is_some()).await;
+    assert_eq!(speaker.current(&routes(&ALL)).await.expect("it answers"), BTreeSet::new());
+    std::fs::remove_dir(&file).expect("it is empty");
+    tell.send_replace(Wanted { facts: only.clone(), ..wanted(1) });
+    reported(&mut reports, |report| announced(report) == first).await;
 
     // It stops, and leaves them; the next one stops, and does not.
     tell.send_replace(Wanted { facts: only.clone(), stops: Some(true), ..wanted(1) });

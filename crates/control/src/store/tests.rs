@@ -317,3 +317,21 @@ fn a_process_killed_while_it_compacts_loses_nothing() {
         assert_eq!(as_model(live), model, "round {round}: {appended} appended");
     }
 }
+
+/// What was to take a file's place, and cannot, does not stay beside it: it may be what fills the disc.
+#[test]
+fn what_cannot_take_a_place_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("states.log");
+    let (mut log, _) = StateLog::open(&path).unwrap();
+    log.append(&add(1, 1, 1)).unwrap();
+    // A folder in its place.
+    fs::remove_file(&path).unwrap();
+    fs::create_dir_all(path.join("full")).unwrap();
+    assert!(log.compact([add(1, 1, 1)]).is_err());
+    assert!(Document::save(&path, &1).is_err());
+    assert!(write_whole(&path, b"1").is_err());
+    let left: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|one| one.unwrap().path()).collect();
+    assert_eq!(left, [path]);
+}

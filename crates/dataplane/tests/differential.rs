@@ -556,12 +556,11 @@ impl World {
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
-                let reasons = || self.dropped_here();
                 assert_eq!(
                     run.verdict,
                     Verdict::Transmit,
                     "{verdict:?}, {:?}: {frame:02x?}",
-                    reasons()
+                    self.dropped_here()
                 );
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);

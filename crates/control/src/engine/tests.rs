@@ -45,6 +45,15 @@ fn seed() -> u64 {
     seed
 }
 
+impl<P: Plane> Engine<P> {
+    /// What has failed is tried again at once.
+    fn wait_no_longer(&mut self) {
+        for trouble in self.services.values_mut().filter_map(|one| one.trouble.as_mut()) {
+            trouble.again = Instant::now();
+        }
+    }
+}
+
 struct World {
     engine: Engine<Soft>,
     live: HashMap<FlowKey, BackendId>,
@@ -161,11 +170,7 @@ impl World {
 
     /// As [`upkeep`](Self::upkeep), a while later.
     fn upkeep_later(&mut self) {
-        for service in self.engine.services.values_mut() {
-            if let Some(trouble) = &mut service.trouble {
-                trouble.again = Instant::now();
-            }
-        }
+        self.engine.wait_no_longer();
         let mut timers = Timers::new();
         timers.unreported.0 -= UNREPORTED_EVERY;
         self.engine.upkeep(&mut timers);
@@ -173,11 +178,7 @@ impl World {
 
     /// What is due, with nothing left to wait for.
     fn upkeep(&mut self) {
-        for service in self.engine.services.values_mut() {
-            if let Some(trouble) = &mut service.trouble {
-                trouble.again = Instant::now();
-            }
-        }
+        self.engine.wait_no_longer();
         self.engine.upkeep(&mut Timers::new());
     }
 

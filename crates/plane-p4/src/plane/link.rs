@@ -285,7 +285,6 @@ impl<T: Target> Core<T> {
         self.fetch_ring()?;
         let tables = &self.record.tables;
         self.waiting.retain(|(_, event)| tables.contains_key(&event.state.service));
-        let tables = &self.record.tables;
         self.noted.retain(|state, _| tables.contains_key(&state.service));
         // Until the next table leads all of them, packets ask for pending flows.
         let asked: HashSet<ServiceId> = self.noted.keys().map(|state| state.service).collect();

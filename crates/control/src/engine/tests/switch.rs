@@ -181,31 +181,25 @@ impl Switched {
     }
 
     fn drain(&mut self, backend: &str, drain: bool) {
-        for service in ["a", "b"] {
-            let (reply, mut answer) = oneshot::channel();
-            self.engine.handle(Command::Drain(service.into(), backend.into(), drain, reply));
-            let done = answer.try_recv().expect("each command is answered");
+        for done in self.try_drain(backend, drain) {
             done.unwrap_or_else(|error| panic!("{error}"));
         }
     }
 
     /// The same, whatever comes of it: a switch may go away in the midst of it.
-    fn try_drain(&mut self, backend: &str, drain: bool) {
-        for service in ["a", "b"] {
+    fn try_drain(&mut self, backend: &str, drain: bool) -> [Result<String, EngineError>; 2] {
+        ["a", "b"].map(|service| {
             let (reply, mut answer) = oneshot::channel();
             self.engine.handle(Command::Drain(service.into(), backend.into(), drain, reply));
-            let _ = answer.try_recv().expect("each command is answered");
-        }
+            answer.try_recv().expect("each command is answered")
+        })
     }
 
-    /// Tries again what has failed.
-    fn settle(&mut self) {
-        for service in self.engine.services.values_mut() {
-            if let Some(trouble) = &mut service.trouble {
-                trouble.again = Instant::now();
-            }
-        }
-        self.upkeep();
+    /// The control plane is not told to stop, and another one takes the switch over.
+    fn killed(self) -> Self {
+        let Self { engine, live, config, _directory } = self;
+        let engine = open(end(engine), &config);
+        Self { engine, live, config, _directory }
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -356,9 +350,7 @@ fn reports_that_were_only_read_are_the_next_control_planes() {
         let mut none = |_: &Event| panic!("nothing is asked for");
         let plane = &mut world.engine.plane;
         Plane::wait(plane, Duration::ZERO, None, 0, &mut none).expect("it is there");
-        let Switched { engine, live, config, _directory } = world;
-        let engine = open(end(engine), &config);
-        let mut world = Switched { engine, live, config, _directory };
+        let mut world = world.killed();
         world.upkeep();
         world.check();
         world.drain("b1", true);
@@ -392,13 +384,11 @@ fn whatever_a_switch_does_flows_stay() {
                 "{step}: {method}, {backend} drains: {drain}, {:?}",
                 world.switch().leaves_after
             );
-            world.try_drain(backend, drain);
+            let _ = world.try_drain(backend, drain);
             if rng.random_bool(0.2) && !world.switch().away {
                 world.switch().leaves_after = None;
                 println!("{step}: the next control plane");
-                let Switched { engine, live, config, _directory } = world;
-                let engine = open(end(engine), &config);
-                world = Switched { engine, live, config, _directory };
+                world = world.killed();
             }
             world.switch().leaves_after = None;
             if std::mem::take(&mut world.switch().away) {
@@ -410,7 +400,8 @@ fn whatever_a_switch_does_flows_stay() {
             }
             world.later();
             // What could not be published is tried again.
-            world.settle();
+            world.engine.wait_no_longer();
+            world.upkeep();
             assert_eq!(world.warnings(), Vec::<String>::new(), "step {step}");
             world.check();
         }
@@ -486,9 +477,7 @@ fn cookies_lead_home_under_the_next_control_plane() {
             (0..60).map(|client| stamped(world.switch(), client, TcpFlags::SYN, 0)).collect();
         let homes: Vec<&Outcome> = begun.iter().map(|(home, _)| home).collect();
         assert!(homes.iter().any(|home| *home != homes[0]), "{method}: on more than one backend");
-        let Switched { engine, live, config, _directory } = world;
-        let engine = open(end(engine), &config);
-        let mut world = Switched { engine, live, config, _directory };
+        let mut world = world.killed();
         world.upkeep();
         for (client, (home, cookie)) in (0..).zip(&begun) {
             let (found, _) = stamped(world.switch(), client, TcpFlags::ACK, *cookie);

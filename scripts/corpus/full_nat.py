@@ -11,6 +11,7 @@ from packet import FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp
 from parsing import NAMES, data, tcp, udp
 from translated import (INSIDE, INSIDE6, LEAVING_MAC, NEXT_MAC, NOWHERE, NOWHERE6, PORT, SILENT, SILENT6, SMALL,
                         SMALL6, TAGS, error, other_end, piece_of)
+from translated import back as plainly
 
 OWN, OWN6, SOURCE, UNUSED = "10.7.0.1", "2001:db8:7::1", 2000, 2001
 OTHER_CLIENT, OTHER_CLIENT6 = "10.1.0.9", "2001:db8:1::9"
@@ -166,6 +167,11 @@ def to_backends():
                   *ended[:2], there(reset, to), change(seconds=CLOSED), took)
         book.case(f"{name}_reset_of_nobody", "mapping.reset", "port", "One that is followed by more did not.",
                   *ended[:2], there(reset, to), there(Packet(eth(), ip(family), tcp()), to), change(seconds=CLOSED), full)
+        former, latter = (backend(number, pick(family, INSIDE, INSIDE6), full_nat={"port": PORT}) for number in (1, 3))
+        book.setup(f"{name}_anew", [former, latter], [service(pick(family, VIP, VIP6), 80)])
+        book.case(f"{name}_gone", "mapping.gone", f"{name}_anew", "A port rests when the backend has gone.",
+                  there(mine, former, new=True), answered, change(gone="b1"), change(pool=["b3"]), full,
+                  change(seconds=CLOSED - 40), full, change(seconds=40), there(others, latter, new=True))
         for kind in pick(family, [(3, 4), (3, 1), (11, 0)], [(2, 0), (1, 4), (3, 0)]):
             for body, said, own, opens in ((Tcp(sport=80, dport=5555, flags="PA"), "tcp", PORT, mine),
                                            (Udp(sport=53, dport=5555), "udp", PORT,
@@ -242,6 +248,11 @@ def to_clients():
                   from_0, to_0)
         book.case(f"{name}_udp_unsummed", "nat.udp_unsummed", "port", "One without a checksum keeps none.", asks,
                   home(answer(family, from_udp(sum=0), data(7)), 53))
+        plain = backend(4, to["address"], nat={"port": PORT})
+        book.setup(f"{name}_both", [to, plain], [service(vip, 80, backends=(to["name"],)), service(vip, 81, backends=("b4",))])
+        book.case(f"{name}_both", "service.full_nat", f"{name}_both", "Its backend is another service's, too, under plain NAT.",
+                  syn, home(answer(family, from_tcp(flags="SA"))),
+                  plainly(answer(family, from_tcp(dport=5555, flags="SA"), dst=client), vip, 81))
         for tags, said in TAGS:
             book.case(f"{name}_{said}", "l2.untag", "port", "The frame's tags come off.", syn,
                       home(answer(family, from_tcp(), data(3), tags=tags)), needs=["tags"])

@@ -84,16 +84,16 @@ static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *
 		.protocol = p->protocol,
 	};
 
-	int verdict = send_back(ctx, &key, p->ip_length);
+	int verdict = NO_ANSWER;
 
-	/* No service of SCTP is translated. */
-	if (verdict == NO_ANSWER && control->unusual & UNUSUAL_FULL_NAT &&
-	    p->protocol != PROTOCOL_SCTP) {
+	/* To an address and port of the balancer's first: its backend may be another service's under plain NAT, too.
+	 * No service of SCTP is translated. */
+	if (control->unusual & UNUSUAL_FULL_NAT && p->protocol != PROTOCOL_SCTP) {
 		__u32 signs = p->quoted ? SIGN_QUOTED : p->tcp_flags & (SIGN_FIN | SIGN_SYN | SIGN_RST);
 
 		verdict = send_back_full(ctx, &key, p->ip_length, signs | SIGN_BACKEND); /* rule: service.full_nat */
 	}
-	return verdict;
+	return verdict == NO_ANSWER ? send_back(ctx, &key, p->ip_length) : verdict;
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,

@@ -596,11 +596,13 @@ fn translated_flow(
     if flow.protocol == Protocol::Sctp {
         return None;
     }
+    // To an address and port of the balancer's first: its backend may be another service's under plain NAT, too.
+    if let Some(mapping) = to.mapped(flow, signs) {
+        return returned(frame, bytes, mapping);
+    }
     let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
     let exact = to.translated(&from);
-    let Some(service) = exact.or_else(|| to.translated(&VipKey { port: None, ..from })) else {
-        return returned(frame, bytes, to.mapped(flow, signs)?);
-    };
+    let service = exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
     if used_up(frame) {
         return Some(Verdict::Pass(Reason::TtlExceeded));
     }

@@ -457,6 +457,7 @@ impl Soft {
         let Translation { port, ports, .. } = translation?;
         let to = Target { backend: id, incarnation, address, port, ports: ports? };
         let (tick, backend) = (self.tick(), false);
+        let backends = &self.backends;
         let mappings = self.mappings.get_mut();
         let fragment = fragment(frame);
         let (flow, signs) = match (parse(frame), &fragment) {
@@ -483,7 +484,10 @@ impl Soft {
             },
         };
         let noted = Signs { quoted: signs.quoted || !first, ..signs };
-        let Some((origin, port)) = mappings.there(&flow, &to, &noted, tick) else {
+        let is_there = |one: &Mapping| {
+            backends.get(&one.backend).is_some_and(|now| now.incarnation == one.incarnation)
+        };
+        let Some((origin, port)) = mappings.there(&flow, &to, &noted, tick, is_there) else {
             let reason = if signs.quoted { Reason::NoMapping } else { Reason::NoPort };
             return Some(Err(reason));
         };

@@ -28,6 +28,10 @@ const LOST_FOR: Duration = Duration::from_secs(3);
 /// After a restart, changes wait for so long for what agents list anew: for longer than it takes one to call
 /// again, which is some five seconds.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
+/// In step with other balancers, changes wait for so long for an agent that was lost, as nobody else can say what
+/// has begun at its backend by another balancer.
+/// A test is as slow as its machine.
+const MISSED_FOR: Duration = if cfg!(test) { Duration::from_secs(120) } else { LIST_WITHIN };
 /// So many changes may wait for it.
 pub(super) const WAITING: usize = 1024;
 
@@ -189,6 +193,8 @@ pub(super) struct Agents {
     speakers: BTreeMap<u64, Speaker>,
     /// By the address of a backend: the last ones that were lost.
     lost: Vec<Lost>,
+    /// Addresses of backends whose agents were lost and have not told all since, and since when.
+    missed: BTreeMap<IpAddr, Instant>,
     /// Number of the last list of endpoints.
     lists: u64,
     /// Number of the last question of what is half-open.
@@ -271,9 +277,17 @@ impl Agents {
         let Newcomer { instance, name, addresses, from, .. } = one.newcomer;
         // A dump that was under way says nothing.
         let next = one.next.filter(|_| one.dump.is_none());
+        for address in &addresses {
+            self.missed.entry(*address).or_insert_with(Instant::now);
+        }
         let (places, held, at) = (one.places, one.held, Instant::now());
         self.lost.push(Lost { instance, name, addresses, next, places, held, at });
         Some(from)
+    }
+
+    /// An agent speaks again for the backends at these addresses, and nothing that it had to say is missing.
+    fn found(&mut self, addresses: &[IpAddr]) {
+        addresses.iter().for_each(|address| drop(self.missed.remove(address)));
     }
 }
 
@@ -514,6 +528,9 @@ impl<P: Plane> Engine<P> {
             one.instance == newcomer.instance && one.next.is_some() && one.places == places
         });
         let resumed = same.map(|at| self.agents.lost.remove(at));
+        if resumed.is_some() {
+            self.agents.found(&newcomer.addresses);
+        }
         let next = resumed.as_ref().and_then(|one| one.next);
         let held = resumed.map(|one| one.held).unwrap_or_default();
         let (name, from, version) = (&newcomer.name, newcomer.from, &newcomer.version);
@@ -710,6 +727,7 @@ impl<P: Plane> Engine<P> {
         }
         // What agents before it said counts no more.
         self.agents.lost.retain(|lost| !lost.addresses.iter().any(|one| addresses.contains(one)));
+        self.agents.found(&addresses);
         self.follow_told();
         self.go_on_learning();
         Ok(())
@@ -794,6 +812,11 @@ impl<P: Plane> Engine<P> {
             && !self.agents.lost.iter().any(|one| of(&one.addresses))
     }
 
+    /// Whether the agent of a backend was lost not long ago, and has not told all since.
+    pub(super) fn misses(&self, address: IpAddr) -> bool {
+        self.agents.missed.get(&address).is_some_and(|since| since.elapsed() < MISSED_FOR)
+    }
+
     /// The names of those that have not.
     pub(super) fn missing_collect(&self, number: u64) -> Vec<String> {
         self.uncollected(number).map(|one| one.newcomer.name.clone()).collect()
@@ -849,6 +872,7 @@ impl<P: Plane> Engine<P> {
     /// Asks agents for other backends, if those are others by now, and forgets who was lost too long ago.
     pub(super) fn look_at_agents(&mut self) {
         self.agents.lost.retain(|lost| lost.at.elapsed() < LOST_FOR);
+        self.agents.missed.retain(|_, since| since.elapsed() < MISSED_FOR);
         let wanted: Vec<(u64, BTreeMap<u32, Place>)> = self
             .agents
             .speakers
@@ -895,6 +919,13 @@ impl<P: Plane> Engine<P> {
     pub(super) fn give_up_lost(&mut self) {
         self.agents.lost.iter_mut().for_each(|lost| lost.at -= LOST_FOR);
         self.look_at_agents();
+    }
+
+    /// And for longer than changes wait for them.
+    #[cfg(test)]
+    pub(super) fn give_up_missed(&mut self) {
+        self.agents.missed.clear();
+        self.give_up_lost();
     }
 
     /// It has waited for agents for as long as it may.

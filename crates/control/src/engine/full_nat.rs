@@ -134,11 +134,17 @@ impl<P: Plane> Engine<P> {
             {
                 return Some((source, Some(held)));
             }
-            if held.is_none_or(|held| held.is_vacant(&rules.ticks, now)) {
+            if held.is_none_or(|held| held.is_vacant(&rules.ticks, now, self.has(&held))) {
                 vacant.get_or_insert((source, None));
             }
         }
         vacant
+    }
+
+    /// Whether the backend of a mapping is there, in the use of its number that the connection began in.
+    fn has(&self, held: &Mapping) -> bool {
+        let backend = self.plane.backend(held.backend);
+        backend.is_some_and(|backend| backend.incarnation == held.incarnation)
     }
 
     /// The same, for a person.
@@ -215,7 +221,7 @@ impl<P: Plane> Engine<P> {
         let until = (sweep.next + SWEPT).min(places);
         for place in sweep.next..until {
             let held = self.plane.mapping(place);
-            let lives = held.filter(|held| !held.is_vacant(&rules.ticks, now));
+            let lives = held.filter(|held| !held.is_vacant(&rules.ticks, now, self.has(held)));
             if let Some(held) = lives {
                 let used = sweep.counting.entry(held.origin).or_default();
                 match held.state {

@@ -40,8 +40,9 @@ const ALONE_PATIENCE: Duration = Duration::from_secs(3);
 const UNHEARD: Duration = Duration::from_millis(1_500);
 /// The same where all follow one table, and what a balancer does alone moves nothing but what was the dead one's.
 const UNHEARD_SHARED: Duration = Duration::from_millis(400);
-/// So many steps are given up as agents have not said in time what has begun; then it goes on without those.
-const DEAF_STEPS: u32 = 3;
+/// So many steps are given up as agents have not said in time what has begun; then it goes on without those. It takes
+/// ten seconds, in which one that does not answer at all is lost.
+const DEAF_STEPS: u32 = 6;
 /// What could not be done is tried again after so long, and after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(200);
 /// But never later than this.
@@ -98,6 +99,8 @@ pub(super) struct Stepping {
     pub news: bool,
     /// Why nothing can be changed at the moment.
     why: Option<String>,
+    /// Whose agents are waited for.
+    misses: Option<String>,
     /// Who did not come so far in the last step.
     silent: Vec<String>,
     /// Since when the store does not answer.
@@ -128,6 +131,7 @@ impl Stepping {
             looked: Instant::now(),
             news: true,
             why: None,
+            misses: None,
             silent: Vec::new(),
             alone: None,
         }
@@ -512,6 +516,7 @@ impl<P: Plane> Engine<P> {
                 if follows
                     && !said
                     && self.can_step()
+                    && self.misses_nobody(&step.next)
                     && self.has_made_up(&step)
                     && self.has_thawed(&step)
                 {
@@ -682,7 +687,8 @@ impl<P: Plane> Engine<P> {
         let (needed, doubted) = self.agents_of(pools);
         // What the agent of one that is down says is worth a wait, and no more.
         let doubts = || at.elapsed() < COLLECT_PATIENCE && !self.has_collected_of(number, &doubted);
-        if self.has_collected_of(number, &needed) && !doubts() {
+        let missed = needed.iter().any(|address| self.misses(*address));
+        if self.has_collected_of(number, &needed) && !missed && !doubts() {
             return true;
         }
         if at.elapsed() < COLLECT_PATIENCE {
@@ -698,6 +704,26 @@ impl<P: Plane> Engine<P> {
             debug!(agents, "agents have not said what has begun; the step goes on without");
         }
         true
+    }
+
+    /// Whether all agents are there that were there not long ago and could say what has begun at the backends of
+    /// these pools that are up. If not, it is said whom a change waits for.
+    fn misses_nobody(&mut self, pools: &Pools) -> bool {
+        let mut missed = BTreeSet::new();
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            let gone = members.filter(|member| self.misses(member.wanted.address));
+            missed.extend(gone.map(|member| member.wanted.name.clone()));
+        }
+        let names: Vec<String> = missed.into_iter().collect();
+        let Some(stepping) = self.stepping() else { return true };
+        stepping.misses = (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("a change of pools in step waits for the agents of {names} to call again")
+        });
+        names.is_empty()
     }
 
     /// Addresses of backends whose agents are to answer, and of those that are there, whoever is down.
@@ -837,7 +863,11 @@ impl<P: Plane> Engine<P> {
     pub(super) fn step_warning(&self) -> Option<String> {
         let fleet = self.fleet.as_ref()?;
         let table = || fleet.fetching.why().map(str::to_owned);
-        fleet.stepping.why.clone().or_else(table)
+        let stepping = &fleet.stepping;
+        // Of one that does not lead, it was said of a step that has not begun.
+        let begins = stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Prepare);
+        let misses = stepping.misses.as_ref().filter(|_| begins || self.leads());
+        misses.or(stepping.why.as_ref()).cloned().or_else(table)
     }
 }
 

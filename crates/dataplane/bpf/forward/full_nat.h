@@ -126,10 +126,8 @@ __noinline int find_source(struct being_translated *now, __u32 id, __u32 reason)
 
 		if (at == NO_MAPPING)
 			return p->quoted ? REASON_NO_MAPPING : REASON_NO_PORT; /* rule: full.no_port */
-		const struct mapping *mapping = AT(mappings, at, mapping_count);
-
-		now->ends.source.port = mapping->port;
-		origin = mapping->origin;
+		now->ends.source.port = now->port;
+		origin = now->origin;
 		if (p->fragmented) {
 			struct fragment *first = fragments_of(p);
 

@@ -40,6 +40,8 @@ struct being_translated {
 	struct flow_key flow;
 	struct ends ends;
 	struct translated key;
+	__u16 origin; /* of the mapping that was found or made: another flow may claim its place the next moment */
+	__u16 port;
 	__u64 hash; /* of which its sources come */
 	__u64 end;  /* of the backend's end */
 	__u32 id;
@@ -70,15 +72,24 @@ static __always_inline int has_ended(__u64 word)
 	return word & MAPPING_RESET || (word & both) == both;
 }
 
+/* Whether the backend of a connection has gone: it is over then. */
+static __always_inline int is_abandoned(const struct mapping *mapping)
+{
+	const struct backend *backend = AT(backends, mapping->backend, backend_count);
+
+	return !(backend->flags & BACKEND_PRESENT) || /* rule: mapping.gone */
+	       backend->incarnation != mapping->incarnation;
+}
+
 /* Whether a place may be claimed. A clock that is a little behind another CPU's makes nobody old. */
-static __always_inline int is_vacant(__u64 word, __u32 protocol, __u32 now)
+static __always_inline int is_vacant(__u64 word, const struct mapping *mapping, __u32 now)
 {
 	if (!(word & (MAPPING_HELD | MAPPING_BUSY)))
 		return 1; /* rule: mapping.never */
-	__u32 which = !(word & MAPPING_ANSWERED)	? MAPPING_OPENING :
-		      has_ended(word)			? MAPPING_CLOSED :
-		      protocol == PROTOCOL_TCP		? MAPPING_TCP :
-							  MAPPING_UDP;
+	__u32 which = !(word & MAPPING_ANSWERED)		? MAPPING_OPENING :
+		      has_ended(word) || is_abandoned(mapping)	? MAPPING_CLOSED :
+		      mapping->protocol == PROTOCOL_TCP		? MAPPING_TCP :
+								  MAPPING_UDP;
 	__s32 age = now - (__u32)(word >> 32);
 
 	return !(word & MAPPING_BUSY) && age > (__s32)control->mapping_ticks[which]; /* rule: mapping.aged */
@@ -188,9 +199,11 @@ __noinline __u32 try_source(struct being_translated *now, __u32 number)
 	if ((word & (MAPPING_HELD | MAPPING_BUSY)) == MAPPING_HELD &&
 	    is_mapping_of(mapping, &now->flow, now->id, &source)) {
 		touch_mapping(mapping, word, now->signs, mapping_clock());
+		now->origin = source.origin;
+		now->port = source.port;
 		return source.at; /* rule: mapping.found */
 	}
-	return is_vacant(word, mapping->protocol, mapping_clock()) ? MAPPING_AT_WORK : NO_MAPPING; /* rule: mapping.others */
+	return is_vacant(word, mapping, mapping_clock()) ? MAPPING_AT_WORK : NO_MAPPING; /* rule: mapping.others */
 }
 
 /* Makes the flow's mapping of a source that was vacant just now; its place, or MAPPING_AT_WORK if somebody else
@@ -207,7 +220,7 @@ __noinline __u32 claim_mapping(struct being_translated *now, __u32 number)
 	__u64 word = mapping_word(mapping);
 	__u64 claims = (word + 1) & MAPPING_CLAIMS;
 
-	if (!is_vacant(word, mapping->protocol, clock) ||
+	if (!is_vacant(word, mapping, clock) ||
 	    __sync_val_compare_and_swap(&mapping->word, word, claims | MAPPING_BUSY) != word)
 		return MAPPING_AT_WORK; /* rule: mapping.lost */
 	mapping->client[0] = now->flow.src[0];
@@ -225,6 +238,8 @@ __noinline __u32 claim_mapping(struct being_translated *now, __u32 number)
 		      (now->signs & SIGN_RST ? MAPPING_RESET : 0);
 
 	__sync_lock_test_and_set(&mapping->word, (__u64)clock << 32 | flags | claims);
+	now->origin = source.origin;
+	now->port = source.port;
 	return source.at; /* rule: mapping.claimed */
 }
 

@@ -245,7 +245,7 @@ static INLINE_UNTRACED __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, 
 {
 	const struct backend *backend = AT(backends, id, backend_count);
 
-	if (!backend->tunnel || backend->tunnel == TUNNEL_NAT) {
+	if (!backend->tunnel || backend->tunnel >= TUNNEL_NAT) {
 		/* It had one until just now. */
 		lane->resolved = 0; /* rule: tunnel.was_plain */
 		return REASON_NO_NEXT_HOP;

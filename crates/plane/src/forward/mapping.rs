@@ -121,11 +121,12 @@ impl MappingState {
 }
 
 impl Mapping {
-    /// Whether its time is up.
-    pub fn is_vacant(&self, ticks: &MappingTicks, now: u32) -> bool {
+    /// Whether its time is up. `there`: its backend is, in the use of the number that it began in; a connection
+    /// whose backend has gone is over.
+    pub fn is_vacant(&self, ticks: &MappingTicks, now: u32, there: bool) -> bool {
         let most = match self.state {
             MappingState { answered: false, .. } => ticks.opening,
-            state if state.has_ended() => ticks.closed,
+            state if state.has_ended() || !there => ticks.closed,
             _ if self.flow.protocol == Protocol::Tcp => ticks.tcp,
             _ => ticks.udp,
         };
@@ -250,12 +251,14 @@ impl Mappings {
 
     /// The number of the address, and the port, that a flow has on its way to a backend; a mapping is made if
     /// there is none. None: all ports that it could have are in use, or an error quotes a flow that has none.
+    /// `known`: whether the backend of a mapping is still there.
     pub fn there(
         &mut self,
         flow: &FlowKey,
         to: &Target,
         signs: &Signs,
         now: u32,
+        known: impl Fn(&Mapping) -> bool,
     ) -> Option<(u16, u16)> {
         if let Some(found) = self.find(flow, to) {
             found.touch(signs, now);
@@ -267,7 +270,8 @@ impl Mappings {
         let ticks = self.rules.ticks;
         let Candidate { place, origin, port } =
             candidates(&self.rules.key, flow, to, self.places.len()).find(|candidate| {
-                self.places[candidate.place].is_none_or(|one| one.is_vacant(&ticks, now))
+                let held = self.places[candidate.place];
+                held.is_none_or(|one| one.is_vacant(&ticks, now, known(&one)))
             })?;
         let state = MappingState::default();
         let Target { backend, incarnation, .. } = *to;
@@ -349,6 +353,11 @@ mod tests {
         FlowKey::new("10.6.0.1:8080".parse().expect("an address"), own.into(), Protocol::Tcp)
     }
 
+    /// What a flow to the backend becomes, which is there.
+    fn there(table: &mut Mappings, number: u32, signs: &Signs, now: u32) -> Option<(u16, u16)> {
+        table.there(&flow(number), &target(), signs, now, |_| true)
+    }
+
     fn known(_: &Mapping) -> Option<(IpAddr, u16)> {
         Some(([10, 6, 0, 1].into(), 8080))
     }
@@ -365,7 +374,7 @@ mod tests {
         let mut seen = HashSet::new();
         let mut held = Vec::new();
         for number in 0..8_192 {
-            let Some(got) = table.there(&flow(number), &target(), &signs(SYN, false), 5) else {
+            let Some(got) = there(&mut table, number, &signs(SYN, false), 5) else {
                 continue;
             };
             assert!(seen.insert(got), "{got:?} twice");
@@ -375,7 +384,7 @@ mod tests {
         assert!(held.len() >= 8_192 - 3, "{} of 8192 have a port", held.len());
         for (number, got) in held {
             let ack = signs(TcpFlags::ACK, false);
-            assert_eq!(table.there(&flow(number), &target(), &ack, 6), Some(got));
+            assert_eq!(there(&mut table, number, &ack, 6), Some(got));
             let answer = answer(got.0, got.1);
             let found = table.back(&answer, &signs(TcpFlags::ACK, true), 7, known);
             assert_eq!(found.expect("ours").expect("known").flow, flow(number));
@@ -386,38 +395,54 @@ mod tests {
     #[test]
     fn a_port_rests_and_then_comes_back() {
         let mut table = table(1);
-        let (origin, port) =
-            table.there(&flow(0), &target(), &signs(SYN, false), 10).expect("room");
+        let (origin, port) = there(&mut table, 0, &signs(SYN, false), 10).expect("room");
         let closed = table.rules.ticks.closed;
         let answer = answer(origin, port);
         for (flags, backend) in [(SYN, true), (TcpFlags::FIN, false), (TcpFlags::FIN, true)] {
             match backend {
                 true => drop(table.back(&answer, &signs(flags, true), 11, known)),
-                false => drop(table.there(&flow(0), &target(), &signs(flags, false), 11)),
+                false => drop(there(&mut table, 0, &signs(flags, false), 11)),
             }
         }
-        assert_eq!(table.there(&flow(1), &target(), &signs(SYN, false), 11 + closed), None);
+        assert_eq!(there(&mut table, 1, &signs(SYN, false), 11 + closed), None);
         // Its client may, as it could without us.
-        let again = table.there(&flow(0), &target(), &signs(SYN, false), 12);
+        let again = there(&mut table, 0, &signs(SYN, false), 12);
         assert_eq!(again, Some((origin, port)));
         assert!(!table.places[0].expect("held").state.has_ended());
         let opening = table.rules.ticks.opening;
-        assert_eq!(table.there(&flow(1), &target(), &signs(SYN, false), 12 + opening), None);
-        assert!(table.there(&flow(1), &target(), &signs(SYN, false), 13 + opening).is_some());
+        assert_eq!(there(&mut table, 1, &signs(SYN, false), 12 + opening), None);
+        assert!(there(&mut table, 1, &signs(SYN, false), 13 + opening).is_some());
+    }
+
+    /// A backend that goes takes its connections along: their ports are free as soon as those of connections that
+    /// have ended.
+    #[test]
+    fn a_port_of_a_backend_that_is_gone_comes_back() {
+        let mut table = table(1);
+        let (origin, port) = there(&mut table, 0, &signs(SYN, false), 10).expect("room");
+        table.back(&answer(origin, port), &signs(SYN, true), 10, known);
+        let closed = table.rules.ticks.closed;
+        let new = Target { backend: BackendId::of(4), ..target() };
+        let mut try_at = |tick, known: fn(&Mapping) -> bool| {
+            table.there(&flow(1), &new, &signs(SYN, false), tick, known).is_some()
+        };
+        assert!(!try_at(11 + closed, |_| true), "it lives");
+        assert!(!try_at(10 + closed, |_| false));
+        assert!(try_at(11 + closed, |_| false));
     }
 
     /// What is forged does not end a connection for good: its next packet says that it lives.
     #[test]
     fn a_reset_that_nobody_believed_is_taken_back() {
         let mut table = table(64);
-        let (origin, port) = table.there(&flow(0), &target(), &signs(SYN, false), 1).expect("room");
+        let (origin, port) = there(&mut table, 0, &signs(SYN, false), 1).expect("room");
         let answer = answer(origin, port);
         let ended = |table: &Mappings| {
             table.places.iter().flatten().next().expect("held").state.has_ended()
         };
         table.back(&answer, &signs(TcpFlags::RST, true), 1, known);
         assert!(ended(&table));
-        table.there(&flow(0), &target(), &signs(TcpFlags::ACK, false), 2);
+        there(&mut table, 0, &signs(TcpFlags::ACK, false), 2);
         assert!(!ended(&table));
     }
 
@@ -426,8 +451,8 @@ mod tests {
     fn what_is_not_known_is_not_found() {
         let mut table = table(64);
         let quoted = Signs { quoted: true, ..signs(SYN, false) };
-        assert_eq!(table.there(&flow(0), &target(), &quoted, 1), None);
-        let (origin, port) = table.there(&flow(0), &target(), &signs(SYN, false), 1).expect("room");
+        assert_eq!(there(&mut table, 0, &quoted, 1), None);
+        let (origin, port) = there(&mut table, 0, &signs(SYN, false), 1).expect("room");
         let answer = answer(origin, port);
         let ack = signs(TcpFlags::ACK, true);
         assert!(table.back(&answer, &ack, 1, |_| None).expect("ours").is_none());
@@ -435,7 +460,7 @@ mod tests {
         assert!(table.back(&other, &ack, 1, known).is_none(), "that port is the host's");
         let gone = Target { incarnation: 2, ..target() };
         assert_ne!(
-            table.there(&flow(0), &gone, &signs(SYN, false), 1),
+            table.there(&flow(0), &gone, &signs(SYN, false), 1, |_| true),
             Some((origin, port)),
             "another backend has another end"
         );

@@ -142,6 +142,7 @@ impl<P: Plane> Engine<P> {
         let before = last.map_or(&empty, |last| &last.pools);
         let tables = last.map_or_else(BTreeMap::new, |last| last.tables.clone());
         let next = self.wanted_pools(before, &tables);
+        let whole = self.misses_nobody(&next);
         let Some(fleet) = &mut self.fleet else { return };
         if next.is_empty() {
             fleet.stepping.why = None;
@@ -164,8 +165,8 @@ impl<P: Plane> Engine<P> {
             Step { number, begun: term, term, stage, change, pools, next, tables, next_tables };
         // Who is dead is not waited with.
         match step.has_dead() {
-            false if waits || !behind.is_empty() => {}
-            true if silent || !behind.is_empty() => self.write_step(step.given_up()),
+            false if waits || !behind.is_empty() || !whole => {}
+            true if silent || !behind.is_empty() || !whole => self.write_step(step.given_up()),
             _ => self.write_step(step),
         }
     }

@@ -84,6 +84,8 @@ struct Member {
     commands: Commands,
     items: VecDeque<Item>,
     sessions: BTreeMap<u8, Session>,
+    /// What was left to say in sessions that were lost, and how often their agents do not call again yet.
+    cut: BTreeMap<u8, (Session, u32)>,
     /// Tables that it asks the others for.
     wishes: mpsc::UnboundedReceiver<Wish>,
 }
@@ -231,9 +233,9 @@ impl Fleet {
         items.push_back(Item::Lead { leader: self.leader, term: self.term });
         items.extend(self.step.clone().map(|step| Item::Step(step, self.step_at)));
         items.push_back(Item::Config(Box::new(self.document.clone()), self.document_at));
-        let (engine, sessions) = (Some(engine), BTreeMap::new());
+        let (engine, sessions, cut) = (Some(engine), BTreeMap::new(), BTreeMap::new());
         let (asks, sign) = (asked, signed);
-        Member { engine, directory, asks, sign, report, commands, items, sessions, wishes }
+        Member { engine, directory, asks, sign, report, commands, items, sessions, cut, wishes }
     }
 
     fn engine(&mut self, at: usize) -> &mut Engine<Soft> {
@@ -399,6 +401,11 @@ impl Fleet {
             }
             Some(_) => drop(self.pool.insert(n, self.rng.random_range(0..4))),
         }
+        self.propose(by);
+    }
+
+    /// A balancer is given the pool as it is to be.
+    fn propose(&mut self, by: usize) {
         let text = shared(self.method, &self.pool);
         let config = parsed(&self.members[by].directory, &text);
         let keys = self.engine(by).keys_for(&config).expect("there is room");
@@ -447,6 +454,7 @@ impl Fleet {
             self.happens(n, Kind::Closed, client);
         }
         for at in (0..BALANCERS).filter(|_| off) {
+            self.members[at].cut.remove(&n);
             if let Some(session) = self.members[at].sessions.remove(&n) {
                 self.engine(at).handle(Command::AgentGone(Some(session.number)));
             }
@@ -471,6 +479,12 @@ impl Fleet {
             return;
         }
         if !self.members[at].sessions.contains_key(&n) {
+            if let Some((_, waits)) = self.members[at].cut.get_mut(&n)
+                && *waits > 0
+            {
+                *waits -= 1;
+                return;
+            }
             return self.call(at, n);
         }
         let mut session = self.members[at].sessions.remove(&n).expect("it speaks");
@@ -559,9 +573,34 @@ impl Fleet {
         let welcome = answer.try_recv().expect("answered").expect("welcome");
         let endpoints = welcome.endpoints.expect("a list");
         let open = self.live.iter().filter(|(_, at)| **at == (n, Phase::Open));
-        let words = VecDeque::from([Word::Dump(open.map(|(client, _)| *client).collect())]);
-        let session = Session { number, endpoints, next: 0, orders: heard, words, _ended: ended };
+        let all = VecDeque::from([Word::Dump(open.map(|(client, _)| *client).collect())]);
+        // It goes on where it was, if the balancer still knows where that is.
+        let cut = self.members[at].cut.remove(&n).map(|(session, _)| session);
+        let words = cut.filter(|_| welcome.resume).map(|session| {
+            assert_eq!(session.next, welcome.have);
+            let all = session.words.into_iter();
+            all.filter(|word| matches!(word, Word::Event(..))).collect()
+        });
+        assert_eq!(words.is_some(), welcome.resume);
+        let (next, words) = (welcome.have, words.unwrap_or(all));
+        let session = Session { number, endpoints, next, orders: heard, words, _ended: ended };
         self.members[at].sessions.insert(n, session);
+    }
+
+    /// A session of an agent is lost, and its backend lives. It calls again, soon or late.
+    fn lose_agent(&mut self, at: usize, n: u8) {
+        let Some(session) = self.members[at].sessions.remove(&n) else { return };
+        let number = session.number;
+        let late = self.rng.random_bool(0.5);
+        let waits = self.rng.random_range(0..if late { 200 } else { 3 });
+        self.members[at].cut.insert(n, (session, waits));
+        self.engine(at).handle(Command::AgentGone(Some(number)));
+        if late {
+            self.engine(at).give_up_lost();
+        }
+        self.watched.into_iter().for_each(|client| {
+            self.note(client, &|| format!("lb{at} has lost the agent of b{n}"));
+        });
     }
 
     /// What is of a client that somebody wants to know of (`WEIR_CLIENT`, beside `WEIR_SEED`).
@@ -575,7 +614,9 @@ impl Fleet {
     fn happens(&mut self, n: u8, kind: Kind, client: u32) {
         self.note(client, &|| format!("b{n} has {kind:?}"));
         for member in &mut self.members {
-            if let Some(session) = member.sessions.get_mut(&n) {
+            let speaks = member.sessions.get_mut(&n);
+            let cut = member.cut.get_mut(&n).map(|(session, _)| session);
+            if let Some(session) = speaks.or(cut) {
                 session.words.push_back(Word::Event(kind, client));
             }
         }
@@ -722,10 +763,17 @@ impl Fleet {
                 .map(|s| (s.name.clone(), s.weight, s.drains, s.down))
                 .collect();
             let words = member.sessions.iter().map(|(n, session)| (n, session.words.len()));
+            let state = weir_plane::ServiceState { service: service.number, key };
+            let pending = weir_plane::Plane::pending_backend(&engine.plane, &state);
+            let pending = pending.expect("it can be read").map(name);
             format!(
-                "knows {known:?}, leads to {table:?}, generation {}, {agreed:?}, words {:?}",
+                "knows {known:?}, leads to {table:?}, pending {pending:?}, claim {:?}, begun {:?}, \
+                 generation {}, {agreed:?}, words {:?}, cut {:?}",
+                service.claims.get(&key).map(|at| name(*at)),
+                service.young.get(&key).map(|begun| name(begun.backend)),
                 service.generation,
-                words.collect::<Vec<_>>()
+                words.collect::<Vec<_>>(),
+                member.cut.keys().collect::<Vec<_>>()
             )
         });
         format!("{}\ndead {:?}\n{}", each.collect::<Vec<_>>().join("\n"), self.dead, self.stands())
@@ -850,11 +898,14 @@ fn history(seed: u64, method: &'static str, restarts: bool) {
                     fleet.check_health(at, n);
                 }
             },
-            998 => {
-                if fleet.rng.random_bool(0.1) {
-                    fleet.change_leader();
+            998 => match fleet.rng.random_range(0..10) {
+                0 => fleet.change_leader(),
+                1..3 => {
+                    let n = fleet.rng.random_range(1..=BACKENDS);
+                    fleet.lose_agent(at, n);
                 }
-            }
+                _ => {}
+            },
             _ => {
                 if restarts && fleet.rng.random_bool(0.05) {
                     fleet.restart(at);

@@ -141,3 +141,46 @@ fn who_comes_back_lets_flows_start_at_once() {
         assert!(thawed, "{method}: not before agents have listed");
     }
 }
+
+/// An agent is lost for so long that its backend is observed. Nobody else can say what has begun there by another
+/// balancer, so no pool changes before it calls again, or has been away for long; and new flows start meanwhile.
+#[test]
+fn a_change_waits_for_an_agent_that_was_lost() {
+    for method in [CONCURY, RESIDUE] {
+        for leads in [true, false] {
+            let mut fleet = one_fleet(method);
+            let at = if leads { fleet.leader } else { (fleet.leader + 1) % BALANCERS };
+            let begun = Instant::now();
+            let session = fleet.members[at].sessions.remove(&1).expect("it speaks");
+            let number = session.number;
+            fleet.members[at].cut.insert(1, (session, u32::MAX));
+            fleet.engine(at).handle(Command::AgentGone(Some(number)));
+            fleet.engine(at).give_up_lost();
+            let before = fleet.committed.len();
+            fleet.pool.insert(2, 9);
+            fleet.propose(0);
+            let mut said = false;
+            for _ in 0..300 {
+                fleet.go_on(None);
+                assert_eq!(fleet.committed.len(), before, "{}", fleet.stands());
+                assert!((0..BALANCERS).all(|at| !fleet.is_frozen(at)), "{}", fleet.stands());
+                let warnings = fleet.engine(at).fleet_warnings();
+                said |= warnings.iter().any(|one| one.contains("agents of b1 to call again"));
+            }
+            assert!(said, "{method}: whom it waits for");
+            if leads {
+                // It has been away for longer than anybody waits.
+                fleet.engine(at).give_up_missed();
+            } else {
+                fleet.members[at].cut.get_mut(&1).expect("it is away").1 = 0;
+            }
+            while fleet.committed.len() == before {
+                assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+                fleet.go_on(None);
+            }
+            fleet.members[at].cut.clear();
+            fleet.rest();
+            fleet.agree();
+        }
+    }
+}

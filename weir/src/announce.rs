@@ -15,6 +15,9 @@ use weir_control::engine::{EngineError, announced_file};
 
 /// From one question of the guard to the next.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// A speaker has withdrawn all routes by then, or somebody is told that it has not.
+const WITHDRAWN_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// An instance that has not answered by then does not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -31,8 +34,36 @@ pub fn run(instance: Instance, verb: Option<AnnounceVerb>, json: bool) -> anyhow
 
 pub fn drain(instance: Instance, drain: bool, json: bool) -> anyhow::Result<()> {
     let body = DrainRequest { drain };
-    let answer: Answer = request(instance, "PUT", "/v1/announce/drain", Some(&body))?;
+    let mut answer: Answer =
+        request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
+    if drain && is_withdrawn(&instance)? {
+        answer.done = "this balancer is drained: its routes are withdrawn".into();
+    }
     say(&answer, json)
+}
+
+/// Waits until the speaker has withdrawn all routes; whether there is one.
+fn is_withdrawn(instance: &Instance) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    loop {
+        let report: Report = request(instance.clone(), "GET", "/v1/announce", NO_BODY)?;
+        if report.speaker.is_none() {
+            return Ok(false);
+        }
+        let left = report.routes.iter().filter(|one| one.announced != Some(false)).count();
+        if report.drained && report.error.is_none() && left == 0 {
+            return Ok(true);
+        }
+        if begun.elapsed() >= WITHDRAWN_WITHIN {
+            let why = report.error.map_or_else(String::new, |error| format!(": {error}"));
+            let words = format!(
+                "this balancer is drained, but {left} of its routes are not withdrawn yet{why}; it is tried \
+                 again, and weir announce says when it is done"
+            );
+            return Err(EngineError::Unfinished(words).into());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn show(instance: Instance, json: bool) -> anyhow::Result<()> {

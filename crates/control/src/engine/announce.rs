@@ -140,7 +140,7 @@ impl<P: Plane> Engine<P> {
             )));
         }
         Ok(match (drain, self.config.announce.is_some()) {
-            (true, true) => "this balancer is drained: its routes are withdrawn",
+            (true, true) => "this balancer is drained: its routes are being withdrawn",
             (false, true) => "this balancer is announced again, as far as its services stand",
             (true, false) => {
                 "this balancer is drained; its file has no [announce], so no route was its own"

@@ -371,9 +371,10 @@ impl ServiceRuntime {
         self.by_id(backend).map(|member| member.wanted.name.clone())
     }
 
-    /// States of a backend; `None` if the method has none.
+    /// Connections of a backend, those included that have begun and of which its agent has not told yet; `None` if
+    /// the method has no states.
     pub fn states_of(&self, backend: BackendId) -> Option<usize> {
-        self.builder.states_of(backend)
+        Some(self.builder.states_of(backend)? + self.young.of(backend))
     }
 
     /// What the control plane knows of a flow.

@@ -31,6 +31,8 @@ pub(super) struct Begun {
 pub(super) struct Young {
     budget: usize,
     begun: HashMap<StateKey, Begun>,
+    /// How many of each backend.
+    counts: HashMap<BackendId, usize>,
     /// The oldest first. One whose ticket is another by now has gone, or begun again.
     order: VecDeque<(StateKey, u64)>,
     tickets: u64,
@@ -54,7 +56,9 @@ impl Young {
     pub fn push(&mut self, key: StateKey, backend: BackendId, now: u32) {
         self.tickets += 1;
         let ticket = self.tickets;
+        self.remove(&key);
         self.begun.insert(key, Begun { backend, born: now, alive: false, ticket });
+        *self.counts.entry(backend).or_default() += 1;
         self.order.push_back((key, ticket));
         self.push_out();
         if self.order.len() > 2 * self.begun.len() + LOOSE {
@@ -68,8 +72,18 @@ impl Young {
         self.begun.get(key).copied()
     }
 
+    /// How many there are of a backend.
+    pub fn of(&self, backend: BackendId) -> usize {
+        self.counts.get(&backend).copied().unwrap_or(0)
+    }
+
     pub fn remove(&mut self, key: &StateKey) {
-        self.begun.remove(key);
+        let Some(Begun { backend, .. }) = self.begun.remove(key) else { return };
+        let Some(count) = self.counts.get_mut(&backend) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&backend);
+        }
     }
 
     pub fn each(&self) -> impl Iterator<Item = (&StateKey, &Begun)> {
@@ -78,6 +92,7 @@ impl Young {
 
     /// Takes those of a backend.
     pub fn take_of(&mut self, backend: BackendId) -> Vec<(StateKey, Begun)> {
+        self.counts.remove(&backend);
         self.begun.extract_if(|_, one| one.backend == backend).collect()
     }
 
@@ -86,7 +101,7 @@ impl Young {
             && let Some((key, ticket)) = self.order.pop_front()
         {
             if self.begun.get(&key).is_some_and(|one| one.ticket == ticket) {
-                self.begun.remove(&key);
+                self.remove(&key);
                 self.pushed_out += 1;
             }
         }
@@ -103,7 +118,7 @@ impl Young {
                     break;
                 }
                 self.untold += u64::from(one.alive);
-                self.begun.remove(&key);
+                self.remove(&key);
             }
             self.order.pop_front();
         }

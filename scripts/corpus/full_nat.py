@@ -3,14 +3,13 @@ those of the client and of the service on the way back. The balancer has one add
 each backend, so that what comes out does not depend on a key."""
 
 from errors import ROUTER, ROUTER6
-from messages import MANY, answers
-from messages import error as tells
+from messages import MANY, told
 from model import (CLIENT, CLIENT6, OUR_MAC, TAGGED, DEVICES, VIP, VIP6, Book, Step, backend, change, drops, eth,
                    length_of, passes, sends, service, way_tags)
 from packet import FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp
 from parsing import NAMES, data, tcp, udp
 from translated import (INSIDE, INSIDE6, LEAVING_MAC, NEXT_MAC, NOWHERE, NOWHERE6, PORT, SILENT, SILENT6, SMALL,
-                        SMALL6, TAGS, error, other_end, piece_of)
+                        SMALL6, TAGS, error, other_end, piece_of, tells_sender)
 from translated import back as plainly
 
 OWN, OWN6, SOURCE, UNUSED = "10.7.0.1", "2001:db8:7::1", 2000, 2001
@@ -101,6 +100,7 @@ def to_backends():
             "tagged": pool(port=PORT, interface=TAGGED)}
     for name, made in sets.items():
         book.setup(name, made, services(), **({"devices": DEVICES} if name == "tagged" else {}))
+    book.setup("tells", sets["small"], services(), errors=MANY)
     for family in (4, 6):
         name, header = NAMES[family], pick(family, 40, 60)
         ttl = pick(family, "ttl", "hlim")
@@ -130,7 +130,7 @@ def to_backends():
         for left in (0, 1):
             for body, said in ((tcp(), "tcp"), (udp(), "udp")):
                 book.case(f"{name}_ttl_{left}_{said}", f"full.ttl{family}", "port", "Whatever loop there is ends.",
-                          drops(Packet(eth(), ip(family, **{ttl: left}), body), "ttl_exceeded"))
+                          drops(Packet(eth(), ip(family, **{ttl: left}), body), "untold"))
         for left in (2, 255):
             book.case(f"{name}_ttl_{left}", f"nat.aged{family}", "port", "One is taken from the TTL.",
                       there(Packet(eth(), ip(family, **{ttl: left}), tcp()), to))
@@ -138,7 +138,8 @@ def to_backends():
         book.case(f"{name}_fits", "full.there", "small", "It is just as large as the way takes.",
                   there(Packet(eth(), ip(family), tcp(), data(1400 - header)), small))
         book.case(f"{name}_too_big", "full.too_big", "small", "It is a byte larger than the way takes.",
-                  drops(Packet(eth(), ip(family), tcp(), data(1401 - header)), "too_big"))
+                  drops(Packet(eth(), ip(family), tcp(), data(1401 - header)), "untold"))
+        tells_sender(book, family, "full", ip(family), header)
         # One port only: who comes second finds none, until the first has ended and rested.
         mine = Packet(eth(), ip(family), tcp(flags="S"))
         others = Packet(eth(), ip(family, src=pick(family, OTHER_CLIENT, OTHER_CLIENT6)), tcp(flags="S"))
@@ -303,13 +304,8 @@ def to_clients():
                 book.case(f"{name}_fits", "back.full_fits", "port", "It is just as large as the way takes.", opens,
                           back(answer(family, from_tcp(), data(most - header)), who, 5555, vip, 80), needs=["next_hops"])
                 large = answer(family, from_tcp(), data(most - header + 1))
-                large.bytes()
-                # It is quoted as it came: message takes one from the TTL, as tunnels do.
-                aged = answer(family, from_tcp(), data(most - header + 1), **{ttl: 65})
-                aged.bytes()
-                message = tells(aged, family, pick(family, (3, 4), (2, 0)), most)
                 book.case(f"{name}_too_big", "back.full_too_big", "tells", "The backend is told what fits, by the balancer.",
-                          opens, answers(large, "too_big_told", message), needs=["next_hops"])
+                          opens, told(large, family, "too_big_told", most, entered=False), needs=["next_hops"])
                 book.case(f"{name}_too_big_untold", "back.full_too_big", "port", "No message may be sent.",
                           opens, drops(large, "untold"), needs=["next_hops"])
         for kind in pick(family, [(3, 4), (3, 1), (11, 0)], [(2, 0), (1, 4), (3, 0)]):

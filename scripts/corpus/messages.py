@@ -115,11 +115,11 @@ def echo():
     return book
 
 
-def error(packet, family, kind, word):
+def error(packet, family, kind, word, entered=True):
     """The message to a packet's sender (docs/forwarding.md): it quotes the packet in words of four bytes, so much that it
-    has 576 bytes or 1,280. One that is too big was on its way already: its TTL is one less."""
+    has 576 bytes or 1,280. One that is too big for a tunnel had entered that already: its TTL is one less."""
     at = packet.l3()
-    if kind[0] in (2, 3) and word:
+    if entered and kind[0] in (2, 3) and word:
         ttl = "ttl" if family == 4 else "hlim"
         packet = packet.but(**{packet.layers[at].kind: {ttl: packet.layers[at].get(ttl, 64) - 1}})
         packet.bytes()
@@ -133,13 +133,14 @@ def error(packet, family, kind, word):
     return Packet(*back(packet), outer, Icmp(type=kind[0], code=kind[1], word=word, v6=family == 6), Raw(data=quote))
 
 
-def told(packet, family, reason, mtu=0, **other):
+def told(packet, family, reason, mtu=0, entered=True, **other):
     packet.bytes()
     if reason == "ttl_told":
         kind = (11, 0) if family == 4 else (3, 0)
         return answers(packet, reason, error(packet, family, kind, 0), **other)
     kind = (3, 4) if family == 4 else (2, 0)
-    return answers(packet, reason, error(packet, family, kind, mtu if family == 4 else max(mtu, 1280)), **other)
+    said = mtu if family == 4 else max(mtu, 1280)
+    return answers(packet, reason, error(packet, family, kind, said, entered), **other)
 
 
 def tell():

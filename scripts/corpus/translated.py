@@ -2,6 +2,7 @@
 checksums follow (RFC 1624), and so does what an ICMP error quotes (RFC 5508)."""
 
 from errors import ROUTER, ROUTER6
+from messages import MANY, told
 from model import (CLIENT, CLIENT6, DEVICES, NOBODY, NOBODY6, OTHER, OUR_MAC, TAGGED, VIP, VIP6, Book, Step, backend,
                    change, drops, eth, length_of, passes, sends, service, way_tags)
 from packet import AUTH, DESTINATION, FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp, Vlan
@@ -88,12 +89,27 @@ def from_udp(port=PORT, **other):
 TAGS = (((Vlan(id=7, prio=5),), "tagged"), ((Vlan(id=7, tpid=0x88A8), Vlan(id=8)), "twice_tagged"))
 
 
+def tells_sender(book, family, rules, head, header):
+    """Packets that cannot go to a backend that takes 1,400 bytes, and whose senders are told, of the set-up "tells"."""
+    name = NAMES[family]
+    large = Packet(eth(), head, tcp(), data(1401 - header))
+    book.case(f"{name}_too_big_told", f"{rules}.too_big", "tells", "The sender is told what fits.",
+              told(large, family, "too_big_told", 1400, entered=False))
+    spent = Packet(eth(), head.but(**({"ttl": 1} if family == 4 else {"hlim": 1})), tcp())
+    book.case(f"{name}_ttl_told", "tell.ttl", "tells", "The sender is told that its TTL is used up.",
+              told(spent, family, "ttl_told"))
+    if family == 4:
+        book.case(f"{name}_may_be_cut", "tell.may_be_cut", "tells", "It may be made into fragments.",
+                  drops(Packet(eth(), head.but(df=0), tcp(), data(1401 - header)), "too_big"))
+
+
 def to_backends():
     book = Book("nat", "NAT on the way to the backend: another destination, one less of TTL.")
     sets = {"port": pool(port=PORT), "same": pool(), "small": pool(port=PORT, mtu=1400),
             "tagged": pool(port=PORT, interface=TAGGED), "other": pool(port=PORT, interface=OTHER)}
     for name, made in sets.items():
         book.setup(name, made, services(), **({"devices": DEVICES} if name == "tagged" else {}))
+    book.setup("tells", sets["small"], services(), errors=MANY)
     for family in (4, 6):
         name, header = NAMES[family], 40 if family == 4 else 60
         ttl = "ttl" if family == 4 else "hlim"
@@ -121,7 +137,7 @@ def to_backends():
         for left in (0, 1):
             for body, said in ((tcp(), "tcp"), (udp(), "udp")):
                 book.case(f"{name}_ttl_{left}_{said}", f"nat.ttl{family}", "port", "Whatever loop there is ends.",
-                          drops(Packet(eth(), ip(family, **{ttl: left}), body), "ttl_exceeded"))
+                          drops(Packet(eth(), ip(family, **{ttl: left}), body), "untold"))
         for left in (2, 255):
             book.case(f"{name}_ttl_{left}", f"nat.aged{family}", "port", "One is taken from the TTL.",
                       there(Packet(eth(), ip(family, **{ttl: left}), tcp()), to))
@@ -131,7 +147,8 @@ def to_backends():
         book.case(f"{name}_fits", "nat.there", "small", "It is just as large as the way takes.",
                   there(Packet(eth(), ip(family), tcp(), data(1400 - header)), small))
         book.case(f"{name}_too_big", "nat.too_big", "small", "It is a byte larger than the way takes.",
-                  drops(Packet(eth(), ip(family), tcp(), data(1401 - header)), "too_big"))
+                  drops(Packet(eth(), ip(family), tcp(), data(1401 - header)), "untold"))
+        tells_sender(book, family, "nat", ip(family), header)
         for sport in range(1, 60000, 5003):
             book.case(f"{name}_from_{sport}", "nat.tcp", "port", "The carry of RFC 1624 is where it must be.",
                       there(Packet(eth(), ip(family, **({"id": sport} if family == 4 else {})), tcp(sport=sport), data(5)), to))

@@ -34,8 +34,7 @@ pub fn run(instance: Instance, verb: Option<AnnounceVerb>, json: bool) -> anyhow
 
 pub fn drain(instance: Instance, drain: bool, json: bool) -> anyhow::Result<()> {
     let body = DrainRequest { drain };
-    let mut answer: Answer =
-        request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
+    let mut answer: Answer = request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
     if drain && is_withdrawn(&instance)? {
         answer.done = "this balancer is drained: its routes are withdrawn".into();
     }

@@ -291,10 +291,13 @@ impl Soft {
             // What is refused was found out before.
             unreachable!("{reason}")
         }
-        if let Verdict::Tell { backend, .. } = verdict
-            && let Some((tunnel, address)) = self.way(backend)
-        {
-            tunnel.tell(frame, address);
+        if let Verdict::Tell { backend, .. } = verdict {
+            let known = self.backends.get(&backend);
+            if let Some(to) = known.and_then(|known| known.translation) {
+                to.tell(frame);
+            } else if let Some((tunnel, address)) = self.way(backend) {
+                tunnel.tell(frame, address);
+            }
         }
         verdict
     }
@@ -404,7 +407,8 @@ impl Soft {
         }
         if let Some(to) = self.backends.get(&backend).and_then(|backend| backend.translation) {
             if let Some(refused) = to.refuses(frame) {
-                return Verdict::Drop(refused);
+                let told = to.message(frame, refused).map(|(_, told)| told);
+                return self.told(backend, echo, refused, told);
             }
             return match self.source(frame, backend, true) {
                 Some(Err(reason)) => Verdict::Drop(reason),
@@ -413,13 +417,24 @@ impl Soft {
         }
         let Some((tunnel, address)) = self.way(backend) else { return verdict };
         let Some(refused) = tunnel.refuses(frame, address) else { return verdict };
-        let Some((_, told)) = tunnel.message(frame, address, refused) else {
-            return Verdict::Drop(refused);
-        };
-        if !self.messages.take(self.nanoseconds) {
-            return Verdict::Drop(Reason::Untold);
+        let told = tunnel.message(frame, address, refused).map(|(_, told)| told);
+        self.told(backend, echo, refused, told)
+    }
+
+    /// What becomes of a packet that was refused: its sender is told, if there is a message for it and one more may
+    /// be sent.
+    fn told(
+        &mut self,
+        backend: BackendId,
+        echo: Option<u32>,
+        refused: Reason,
+        told: Option<Reason>,
+    ) -> Verdict {
+        match told {
+            None => Verdict::Drop(refused),
+            Some(_) if !self.messages.take(self.nanoseconds) => Verdict::Drop(Reason::Untold),
+            Some(reason) => Verdict::Tell { backend, reason, echo },
         }
-        Verdict::Tell { backend, reason: told, echo }
     }
 
     fn tick(&self) -> u32 {

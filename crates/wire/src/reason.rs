@@ -76,7 +76,7 @@ reasons! {
     39 BehindGateway "behind_gateway" "The way to the backend leads through a router, which would send the packet back.";
     40 PastProgram "past_program" "The packet came to the host past the program, by an interface without it.";
     41 NoWayOut "no_way_out" "The way to the backend leads through an interface that the program cannot send by.";
-    42 TooBig "too_big" "The packet is larger, with the tunnel's headers, than the way to the backend takes.";
+    42 TooBig "too_big" "The packet is larger, with a tunnel's headers if it has one, than the way to the backend takes.";
     43 NoHeadroom "no_headroom" "The frame has no room in front of it for the tunnel's headers.";
     44 NoTunnelSource "no_tunnel_source" "This host has no address of the backend's family that a tunnel could begin at.";
     45 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
@@ -86,8 +86,8 @@ reasons! {
     49 ResetSent "reset_sent" "The packet's backend is down, and the service has connections there reset: its frame went back as the reset.";
     50 ResetLimited "reset_limited" "The packet would be answered by a reset, as its backend is down, but no more may be sent at the moment.";
     51 DeadBackend "dead_backend" "The packet's backend is down, and the service has connections there reset, but this is none that a reset answers.";
-    52 TooBigTold "too_big_told" "The packet is larger, with the tunnel's headers, than the way to the backend takes; its sender was told by ICMP.";
-    53 TtlTold "ttl_told" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router; its sender was told by ICMP.";
+    52 TooBigTold "too_big_told" "The packet is larger, with a tunnel's headers if it has one, than the way to the backend takes; its sender was told by ICMP.";
+    53 TtlTold "ttl_told" "The packet's TTL or hop limit is used up, and a tunnel or NAT takes one like a router; its sender was told by ICMP.";
     54 Untold "untold" "The packet's sender would be told by ICMP why it goes nowhere, but no more messages may be sent at the moment.";
     55 PathMtu "path_mtu" "A router says what the way to a backend behind a tunnel takes; the next packets follow it.";
     56 EchoAnswered "echo_answered" "An echo request to a service's address; its frame went back as the reply.";

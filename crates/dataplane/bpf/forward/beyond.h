@@ -31,8 +31,7 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 		done = readdress_checked(ctx, lane);
 	__u32 reason = done & REFUSED_REASON;
 
-	if ((reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) &&
-	    !(lane->beyond & LANE_NAT)) {
+	if (reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) {
 		reason = tell(ctx, reason, REFUSED_MTU(done));
 		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
 			return leave(reason, XDP_TX);

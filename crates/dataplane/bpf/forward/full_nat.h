@@ -144,8 +144,8 @@ __noinline int find_source(struct being_translated *now, __u32 id, __u32 reason)
 	return REASON_OK;
 }
 
-/* Makes the packet one of the balancer's to the backend, and gives the frame the lane's addresses. Global, so
- * that the verifier goes through it once. */
+/* Makes the packet one of the balancer's to the backend, and gives the frame the lane's addresses. Returns what
+ * translate_to does. Global, so that the verifier goes through it once. */
 __noinline int translate_full(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes)
 {
 	__u32 key = 0;
@@ -155,7 +155,7 @@ __noinline int translate_full(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes > most)
-		return REASON_TOO_BIG; /* rule: full.too_big */
+		return REASON_TOO_BIG | most << 8; /* rule: full.too_big */
 	struct being_translated *now = bpf_map_lookup_elem(&being_translated, &key);
 
 	if (!now)

@@ -273,8 +273,9 @@ __noinline int translate_there(struct xdp_md *ctx, __u32 id)
 	return translate(ctx, &to, 0);
 }
 
-/* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. */
-static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane *lane, __u32 id,
+/* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. Returns a reason,
+ * and with REASON_TOO_BIG the largest packet that would fit, as encapsulate does; the packet is as it was then. */
+static __always_inline __u32 translate_to(struct xdp_md *ctx, struct lane *lane, __u32 id,
 						__u32 bytes)
 {
 	const struct backend *backend = AT(backends, id, backend_count);
@@ -288,7 +289,7 @@ static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane 
 		return REASON_NO_NEXT_HOP; /* rule: nat.was_plain */
 	}
 	if (bytes > most)
-		return REASON_TOO_BIG; /* rule: nat.too_big */
+		return REASON_TOO_BIG | most << 8; /* rule: nat.too_big */
 	enum reason reason = translate_there(ctx, id);
 
 	return reason == REASON_OK ? retag(ctx, lane) : reason; /* rule: nat.there */

@@ -7,6 +7,7 @@
 
 use super::mapping::Ports;
 use std::net::IpAddr;
+use weir_wire::icmp_error::{Cause, IcmpError};
 use weir_wire::{Fragment, Packet, Protocol, Reason, fragment, icmp, map_address, parse};
 
 const ETHERNET: usize = 14;
@@ -36,14 +37,37 @@ impl Translation {
             Ok(place) => place,
             Err(reason) => return Some(reason),
         };
-        let most = match self.mtu {
-            0 => u16::MAX.into(),
-            mtu => mtu.min(u16::MAX.into()),
-        };
-        if place.bytes > most {
+        if place.bytes > self.most() {
             return Some(Reason::TooBig);
         }
         (place.ttl(frame) <= 1).then_some(Reason::TtlExceeded)
+    }
+
+    /// The largest packet on the way.
+    fn most(&self) -> u32 {
+        match self.mtu {
+            0 => u16::MAX.into(),
+            mtu => mtu.min(u16::MAX.into()),
+        }
+    }
+
+    /// The message to the sender of a frame that was refused for this reason, and the reason if it is sent;
+    /// none if nobody is told.
+    pub fn message(&self, frame: &[u8], refused: Reason) -> Option<(IcmpError, Reason)> {
+        let (cause, told) = match refused {
+            Reason::TooBig => (Cause::TooBig(self.most()), Reason::TooBigTold),
+            Reason::TtlExceeded => (Cause::TtlExceeded, Reason::TtlTold),
+            _ => return None,
+        };
+        IcmpError::about(frame, cause).map(|message| (message, told))
+    }
+
+    /// Makes a frame that was refused the message to its sender.
+    pub fn tell(&self, frame: &mut Vec<u8>) {
+        let refused = self.refuses(frame).and_then(|refused| self.message(frame, refused));
+        if let Some((message, _)) = refused {
+            message.put(frame);
+        }
     }
 }
 

@@ -2,15 +2,18 @@
 
 mod common;
 
-use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use common::{WEB4, WEB6, WEIR};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_lab::topology::Topology;
+use weir_lab::topology::{BALANCER4, BALANCER6, Topology};
 use weir_lab::{BalancerSpec, Lab, LabSpec, NetNs};
+use weir_testbed::xdp::Pinned;
 
 /// A machine that is busy with other things is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,6 +79,83 @@ fn the_balancer_answers_pings_to_its_services() {
     assert!(ping(client, WEB4.ip(), 1, PATIENCE).unwrap(), "the kernel answers");
     let status = balancer.status().unwrap();
     assert_eq!(outcome(&status, "echo_answered", "dropped"), 20);
+}
+
+/// Another XDP program sees what is none of weir's, and nothing of what is: through reloads, a trace, a killed
+/// control plane and a restart.
+#[test]
+fn what_is_none_of_its_own_goes_to_the_next_program() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let client = &lab.clients()[0];
+    common::sysctl(client, "ipv4/ping_group_range", "0 2147483647");
+    let own = IpAddr::V4(BALANCER4);
+    let passes = |what: &str, passes: bool| {
+        let patience = if passes { PATIENCE } else { Duration::from_secs(1) };
+        assert_eq!(
+            ping(client, own, 1, patience).unwrap(),
+            passes,
+            "{what}: to the balancer itself"
+        );
+        assert!(ping(client, WEB4.ip(), 1, PATIENCE).unwrap(), "{what}: to a service");
+        assert!(ping(client, BALANCER6.into(), 1, PATIENCE).unwrap(), "{what}: by IPv6");
+        let got = get(client);
+        assert!(got.starts_with("HTTP/1.1 200"), "{what}: {got}");
+    };
+    passes("without", true);
+    let pin = |name: &str| PathBuf::from(format!("/sys/fs/bpf/{name}-{}", std::process::id()));
+    let (path, short) = (pin("no-pings"), pin("no-frags"));
+    let plain = std::fs::read_to_string(balancer.config()).unwrap();
+    let with = |path: &Path| {
+        let line = format!("[balancer]\nnext_program = {:?}\n", path.display().to_string());
+        std::fs::write(balancer.config(), plain.replacen("[balancer]\n", &line, 1)).unwrap();
+    };
+    // Nothing is there, or what cannot follow: nothing changes.
+    with(&path);
+    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+    assert!(refused.contains("balancer.next_program"), "{refused}");
+    assert!(refused.contains(&path.display().to_string()), "{refused}");
+    let _short = Pinned::without_pings(&short, false).unwrap();
+    with(&short);
+    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+    assert!(refused.contains("xdp.frags"), "{refused}");
+    passes("refused", true);
+    let pinned = Pinned::without_pings(&path, true).unwrap();
+    with(&path);
+    balancer.command(&["reload"]).unwrap();
+    passes("with", false);
+    // Another program of weir's takes the place of the one before, for as long as somebody looks.
+    thread::scope(|scope| {
+        let trace = ["trace", "--for", "3s", "--reason", "other_protocol"];
+        let traced = scope.spawn(|| balancer.command(&trace));
+        passes("beside a trace", false);
+        traced.join().unwrap().unwrap();
+    });
+    passes("after a trace", false);
+    balancer.kill();
+    passes("without a control plane", false);
+    balancer.launch().unwrap();
+    passes("after a restart", false);
+    drop(pinned);
+    std::fs::write(balancer.config(), &plain).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    passes("without again", true);
+}
+
+/// The answer of a service.
+fn get(client: &NetNs) -> String {
+    client
+        .enter(|| {
+            let mut stream = TcpStream::connect_timeout(&WEB4, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok::<_, io::Error>(answer)
+        })
+        .expect("the namespace is there")
+        .expect("an answer")
 }
 
 /// How often a kernel was told something by ICMP.

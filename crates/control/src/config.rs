@@ -138,6 +138,9 @@ pub struct Balancer {
     pub plane: PlaneKind,
     /// Directory of the control socket and of the state that survives a restart.
     pub run_dir: PathBuf,
+    /// Where an XDP program is pinned that sees what is none of weir's; none: the kernel gets that.
+    #[serde(default)]
+    pub next_program: Option<PathBuf>,
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
     /// missed; 1 s to 1 h.
     pub look_every: Duration,

@@ -23,32 +23,44 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 int weir_apart(struct xdp_md *ctx);
 
+#define PART_APART 0
+#define PART_NEXT 1 /* another's, if there is one */
+
 /* Programs that weir_balance goes on in. The kernel empties such a map when only programs hold it, so the
  * control plane pins it (crates/dataplane/src/kernel/program.rs). */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__uint(key_size, sizeof(__u32));
 	__array(values, int(struct xdp_md *));
 } parts SEC(".maps") = {
-	.values = { (void *)&weir_apart },
+	.values = { [PART_APART] = (void *)&weir_apart },
 };
 
 /* The whole way again, for what the plain one does not do (weir_apart). From weir_balance itself only: in
  * functions of its own, the kernel allows it half as much stack. */
 static __always_inline int go_apart(struct xdp_md *ctx)
 {
-	bpf_tail_call(ctx, &parts, 0);
+	bpf_tail_call(ctx, &parts, PART_APART);
 	return leave(REASON_NO_PROGRAM, XDP_DROP); /* rule: apart.no_program */
+}
+
+/* What is none of weir's packets is seen by the next program, if there is one, and is the kernel's if not. */
+static __always_inline int pass(struct xdp_md *ctx, enum reason reason)
+{
+	int verdict = LOOKED_AT(leave(reason, XDP_PASS));
+
+	bpf_tail_call(ctx, &parts, PART_NEXT);
+	return verdict; /* rule: pass.kernel */
 }
 
 /* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
  * a damaged packet for a service has no flow, and the kernel here has no socket for it. */
-static __always_inline int reject(const struct packet *p, enum reason reason)
+static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, enum reason reason)
 {
 	if (p->has_dst && reason != REASON_OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
 		return leave(reason, XDP_DROP); /* rule: reject.drop */
-	return leave(reason, XDP_PASS); /* rule: reject.pass */
+	return pass(ctx, reason); /* rule: reject.pass */
 }
 
 /* A packet without a service on its address and port: one takes a prefix, or any port, or it comes from a
@@ -203,7 +215,8 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (!vip) {
 			if (apart && p->fragmented && is_vip(p->dst[0], p->dst[1]))
 				note_fragment(p, NO_BACKEND);
-			return leave(reason, XDP_PASS); /* rule: service.none */
+			return reason == REASON_NO_SERVICE ? pass(ctx, reason) : /* rule: service.none */
+							     leave(reason, XDP_PASS);
 		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
@@ -271,7 +284,7 @@ static __always_inline int balance_later(struct xdp_md *ctx, const struct packet
 
 	if (reason == REASON_OK)
 		return deliver(ctx, id, p->ip_length, 0);
-	return leave(reason, reason == REASON_NO_SERVICE ? XDP_PASS : XDP_DROP);
+	return reason == REASON_NO_SERVICE ? pass(ctx, reason) : leave(reason, XDP_DROP);
 }
 
 static __always_inline int is_fragment(enum reason reason)
@@ -299,7 +312,7 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 		return go_apart(ctx);
 	if (is_fragment(reason))
 		return go_apart(ctx);
-	return reject(&p, reason); /* rule: ipv4.rejected */
+	return reject(ctx, &p, reason); /* rule: ipv4.rejected */
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
@@ -316,7 +329,7 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 		return balance(ctx, &p, 0); /* rule: ipv6.plain */
 	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
 		return go_apart(ctx);
-	return reject(&p, reason); /* rule: ipv6.rejected */
+	return reject(ctx, &p, reason); /* rule: ipv6.rejected */
 }
 
 static __always_inline int balance_frame(struct xdp_md *ctx)
@@ -327,17 +340,17 @@ static __always_inline int balance_frame(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: ethernet.truncated */
+		return pass(ctx, REASON_TRUNCATED_ETHERNET); /* rule: ethernet.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (unlikely(reason != REASON_OK))
-		return leave(reason, XDP_PASS); /* rule: vlan.refused */
+		return pass(ctx, reason); /* rule: vlan.refused */
 	if (type == bpf_htons(ETH_P_IP))
 		return balance_ipv4(ctx, l3, end); /* rule: ethernet.ipv4 */
 	if (type == bpf_htons(ETH_P_IPV6))
 		return balance_ipv6(ctx, l3, end); /* rule: ethernet.ipv6 */
-	return leave(REASON_NOT_IP, XDP_PASS); /* rule: ethernet.not_ip */
+	return pass(ctx, REASON_NOT_IP); /* rule: ethernet.not_ip */
 }
 
 SEC("xdp")
@@ -361,12 +374,12 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: apart.truncated */
+		return pass(ctx, REASON_TRUNCATED_ETHERNET); /* rule: apart.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (reason != REASON_OK)
-		return leave(reason, XDP_PASS); /* rule: apart.vlan */
+		return pass(ctx, reason); /* rule: apart.vlan */
 	__u64 before = l3 - data;
 
 	/* The verifier takes no shorter arithmetic on pointers. */
@@ -421,7 +434,7 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 	if (reason != REASON_OK && p.protocol == PROTOCOL_SCTP)
 		reason = read_sctp(ctx, &p);
 whole:
-	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
+	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(ctx, &p, reason);
 }
 
 SEC("xdp")

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
@@ -524,6 +525,10 @@ impl Plane for LivePlane {
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {
         self.kernel.accept_own_macs(interfaces);
         Ok(())
+    }
+
+    fn hand_on(&mut self, program: Option<&Path>) -> Result<(), Error> {
+        self.kernel.hand_on(program)
     }
 
     fn attach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {

@@ -14,6 +14,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -582,6 +583,15 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If that cannot be set.
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Self::Error>;
+
+    /// Has another program see what this plane passes to the kernel as none of its own: the one that is pinned
+    /// there, or none. Planes that are no XDP programs have no such thing.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot follow this one; all stays as it was then.
+    fn hand_on(&mut self, _program: Option<&Path>) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Takes frames from these interfaces, and from no others.
     ///

@@ -5,9 +5,11 @@
 //! that a balancer sends from gets a program that passes everything. It is written as instructions,
 //! so that it needs neither a compiler nor an object file.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{Xdp, XdpFlags};
@@ -31,10 +33,26 @@ fn always(verdict: u32) -> [libbpf_sys::bpf_insn; 2] {
     [set, exit]
 }
 
+/// The program takes frames in several buffers (linux/bpf.h, BPF_F_XDP_HAS_FRAGS).
+const HAS_FRAGS: u32 = 1 << 5;
+
 /// Loads an XDP program.
 pub(crate) fn load(program: &[libbpf_sys::bpf_insn], name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: name and licence are NUL-terminated, the instructions outlive the call and their
-    // number is right, and no options is allowed.
+    load_with(program, name, 0)
+}
+
+fn load_with(
+    program: &[libbpf_sys::bpf_insn],
+    name: &CStr,
+    prog_flags: u32,
+) -> io::Result<OwnedFd> {
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
+        prog_flags,
+        ..Default::default()
+    };
+    // SAFETY: name and licence are NUL-terminated, instructions and options outlive the call, and the
+    // number of instructions is right.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_XDP,
@@ -42,7 +60,7 @@ pub(crate) fn load(program: &[libbpf_sys::bpf_insn], name: &CStr) -> io::Result<
             c"Dual MIT/GPL".as_ptr(),
             program.as_ptr(),
             program.len() as libbpf_sys::size_t,
-            std::ptr::null_mut(),
+            &raw mut options,
         )
     };
     if fd < 0 {
@@ -101,4 +119,66 @@ pub(crate) fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
     Xdp::new(program.as_fd())
         .attach(index as i32, XdpFlags::DRV_MODE)
         .map_err(|error| io::Error::other(error.to_string()))
+}
+
+/// `if (pings by IPv4) drop; pass`.
+fn no_pings() -> Vec<libbpf_sys::bpf_insn> {
+    use libbpf_sys::{
+        BPF_ADD, BPF_ALU64, BPF_B, BPF_EXIT, BPF_H, BPF_JGT, BPF_JMP, BPF_JNE, BPF_K, BPF_LDX,
+        BPF_MEM, BPF_MOV, BPF_W, BPF_X,
+    };
+    let put = |code: u32, dst: u8, src: u8, off: i16, imm: u32| {
+        let (code, imm) = (code as u8, imm as i32);
+        let mut one = libbpf_sys::bpf_insn { code, off, imm, ..Default::default() };
+        one.set_dst_reg(dst);
+        one.set_src_reg(src);
+        one
+    };
+    let [drop, pass] = [libbpf_sys::XDP_DROP, libbpf_sys::XDP_PASS].map(always);
+    let mut code = vec![
+        // Its Ethernet header, and IPv4 as far as the protocol.
+        put(BPF_LDX | BPF_W | BPF_MEM, 2, 1, 0, 0),
+        put(BPF_LDX | BPF_W | BPF_MEM, 3, 1, 4, 0),
+        put(BPF_ALU64 | BPF_MOV | BPF_X, 4, 2, 0, 0),
+        put(BPF_ALU64 | BPF_ADD | BPF_K, 4, 0, 0, 24),
+        put(BPF_JMP | BPF_JGT | BPF_X, 4, 3, 6, 0),
+        put(BPF_LDX | BPF_H | BPF_MEM, 5, 2, 12, 0),
+        put(BPF_JMP | BPF_JNE | BPF_K, 5, 0, 4, u16::to_be(0x0800).into()),
+        put(BPF_LDX | BPF_B | BPF_MEM, 5, 2, 23, 0),
+        put(BPF_JMP | BPF_JNE | BPF_K, 5, 0, 2, 1),
+    ];
+    code.extend(drop);
+    code.extend(pass);
+    code
+}
+
+/// An XDP program that is pinned for as long as this lives.
+pub struct Pinned {
+    path: PathBuf,
+}
+
+impl Pinned {
+    /// Pins one in a BPF file system that drops pings by IPv4 and leaves everything else to the kernel, and that
+    /// takes frames in several buffers, or not.
+    ///
+    /// # Errors
+    /// If the kernel refuses it, or there is something.
+    pub fn without_pings(path: &Path, frags: bool) -> Result<Self> {
+        let pin = || {
+            let flags = if frags { HAS_FRAGS } else { 0 };
+            let program = load_with(&no_pings(), c"no_pings", flags)?;
+            let name = CString::new(path.as_os_str().as_bytes())?;
+            // SAFETY: the name is NUL-terminated, and the descriptor is open.
+            let done = unsafe { libbpf_sys::bpf_obj_pin(program.as_raw_fd(), name.as_ptr()) };
+            if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+        };
+        pin().doing(|| format!("pinning a program at {}", path.display()))?;
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }

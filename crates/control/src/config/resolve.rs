@@ -42,6 +42,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             interfaces: balancer.interfaces,
             mode: balancer.mode.unwrap_or(XdpMode::Auto),
             plane: balancer.plane.unwrap_or_default(),
+            next_program: balancer.next_program,
             look_every: balancer.look_every.unwrap_or(LOOK_EVERY),
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),

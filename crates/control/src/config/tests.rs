@@ -607,6 +607,18 @@ fn faults_of_balancer_and_limits() {
             words: &["icmp_per_second: -1 is out of range; give 0..1000000"],
         },
         Case {
+            what: "next_program",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nnext_program = \"next\"",
+            line: 3,
+            words: &["next_program: \"next\" is not an absolute path"],
+        },
+        Case {
+            what: "next_program in user space",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nplane = \"af-xdp\"\nnext_program = \"/next\"",
+            line: 4,
+            words: &["next_program: a plane in user space (af-xdp) hands no packets on"],
+        },
+        Case {
             what: "run_dir",
             text: "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"run\"",
             line: 3,

@@ -61,6 +61,7 @@ pub(super) struct Balancer {
     pub mode: Option<XdpMode>,
     pub plane: Option<PlaneKind>,
     pub run_dir: Option<PathBuf>,
+    pub next_program: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
     pub resets_per_second: Option<u32>,
@@ -104,6 +105,7 @@ pub(super) fn validate(
         .balancer
         .as_ref()
         .and_then(|raw| raw.get_ref().follow_flows.clone().filter(|given| *given.get_ref() > 0));
+    let next = file.balancer.as_ref().and_then(|raw| raw.get_ref().next_program.clone());
     let said = file.balancer.as_ref().map(|raw| {
         let place = |field: &Option<Spanned<String>>| field.as_ref().map(Spanned::span);
         let plane = place(&raw.get_ref().plane).unwrap_or(raw.span());
@@ -116,12 +118,13 @@ pub(super) fn validate(
     let p4 = p4::table(file.p4, problems);
     match balancer.plane {
         Some(kind @ (PlaneKind::AfXdp | PlaneKind::Dpdk)) => {
-            in_user_space(kind, &file.service, followed.as_ref(), problems);
+            in_user_space(kind, &file.service, (followed.as_ref(), next.as_ref()), problems);
         }
         Some(PlaneKind::P4) => {
             let asked = p4::Asked {
                 mode: said.as_ref().and_then(|(_, mode)| mode.clone()),
                 followed: followed.as_ref().map(Spanned::span),
+                next_program: next.as_ref().map(Spanned::span),
                 tunnel_source,
                 store: file.store.as_ref().map(Spanned::span),
                 limits: file.limits.as_ref(),
@@ -249,6 +252,19 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             );
             None
         }),
+        next_program: raw.next_program.and_then(|pin| {
+            let path = Path::new(pin.get_ref());
+            if path.is_absolute() {
+                return Some(path.to_owned());
+            }
+            scope.problem(
+                pin.span(),
+                "next_program",
+                format!("{:?} is not an absolute path", pin.get_ref()),
+                "give where an XDP program is pinned, such as /sys/fs/bpf/next",
+            );
+            None
+        }),
         look_every: scope.duration(
             raw.look_every.as_ref(),
             "look_every",
@@ -284,11 +300,19 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
 fn in_user_space(
     kind: PlaneKind,
     services: &[Spanned<written::Service>],
-    followed: Option<&Spanned<i64>>,
+    (followed, next): (Option<&Spanned<i64>>, Option<&Spanned<String>>),
     problems: &mut Problems<'_>,
 ) {
     let kind = kind.name();
     let instead = "remove it, or set balancer.plane = \"kernel\"";
+    if let Some(given) = next {
+        problems.add(
+            given.span(),
+            "balancer: next_program",
+            format!("a plane in user space ({kind}) hands no packets on to another program"),
+            instead,
+        );
+    }
     if let Some(given) = followed {
         problems.add(
             given.span(),

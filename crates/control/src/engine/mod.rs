@@ -730,6 +730,7 @@ impl<P: Plane> Engine<P> {
 
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
         tolerate("take what packets have reported", self.take_what_waits());
+        self.hand_on(config)?;
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
         self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.source())?;
@@ -741,6 +742,17 @@ impl<P: Plane> Engine<P> {
                 let warning = slow(name);
                 warn!("{warning}");
             }
+        }
+        Ok(())
+    }
+
+    /// Has the program that the file names see what is none of weir's packets.
+    fn hand_on(&mut self, config: &Config) -> Result<(), EngineError> {
+        let next = config.balancer.next_program.as_deref();
+        let wrong = |error| EngineError::Invalid(format!("balancer.next_program: {error}"));
+        self.plane.hand_on(next).plane().map_err(wrong)?;
+        if let Some(next) = next {
+            info!(next = %next.display(), "hands on what is none of its own");
         }
         Ok(())
     }

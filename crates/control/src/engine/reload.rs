@@ -76,6 +76,7 @@ struct Prepared {
     members: Vec<BackendId>,
     logs: Vec<PathBuf>,
     attached: bool,
+    handed_on: bool,
     turns: HashMap<String, Turn>,
     created: Vec<ServiceRuntime>,
 }
@@ -455,8 +456,16 @@ impl<P: Plane> Engine<P> {
         if !how.start && others && !self.is_learning() {
             prepared.attached = true;
             self.attach(config)?;
+        } else if !how.start && (self.hands_on() || config.balancer.next_program.is_some()) {
+            // Also if it stands under the same name: another one may by now.
+            prepared.handed_on = true;
+            self.hand_on(config)?;
         }
         Ok(())
+    }
+
+    fn hands_on(&self) -> bool {
+        self.config.balancer.next_program.is_some()
     }
 
     /// Writes down what a restart is to find: the plan, from here on.
@@ -492,6 +501,9 @@ impl<P: Plane> Engine<P> {
         if prepared.attached {
             let config = self.config.clone();
             tolerate("go back to the interfaces before", self.attach(&config));
+        } else if prepared.handed_on {
+            let config = self.config.clone();
+            tolerate("go back to the next program before", self.hand_on(&config));
         }
         self.save_later();
     }
@@ -546,6 +558,7 @@ impl<P: Plane> Engine<P> {
         failures.extend(self.list_services());
         // Health checks and routes are asked by the configuration in force.
         self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
+        self.config.balancer.next_program.clone_from(&config.balancer.next_program);
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;

@@ -161,9 +161,13 @@ impl Machine<'_> {
                         let arguments = [1, 2, 3, 4, 5].map(|register| registers[register]);
                         const FUNCTION: u8 = 1;
                         const TAIL_CALL: i32 = 12;
-                        // The balancer has one other part, and there is no way back from it.
+                        // The balancer has one other part, and there is no way back from it; no program stands
+                        // behind it.
                         if next.src_reg() == 0 && next.imm == TAIL_CALL {
-                            return self.call(1, 0, [CONTEXT, 0, 0, 0, 0]);
+                            if arguments[2] as u32 == 0 {
+                                return self.call(1, 0, [CONTEXT, 0, 0, 0, 0]);
+                            }
+                            continue;
                         }
                         registers[0] = if next.src_reg() == FUNCTION {
                             self.call(

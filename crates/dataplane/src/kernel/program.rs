@@ -6,17 +6,23 @@
 //! by it. So it is pinned before a link gets the program, under a name that no other has, and the pins
 //! of earlier programs go when no link has them any more.
 
+use super::KernelPlane;
 use super::load::missing;
 use crate::error::{Context, Error};
-use libbpf_rs::{MapCore, MapHandle, Object};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, libbpf_sys};
+use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The part that links have.
 const BALANCER: &str = "weir_balance";
 /// The map of the others.
 const PARTS: &str = "parts";
+/// Where in it the program stands that sees what weir passes on (`PART_NEXT` in `bpf/weir.bpf.c`).
+const NEXT: u32 = 1;
 /// Name of that map's pin, before the map's number.
 const PREFIX: &str = "parts-";
 
@@ -24,6 +30,8 @@ const PREFIX: &str = "parts-";
 pub(super) struct Program {
     entry: OwnedFd,
     parts: MapHandle,
+    /// Another's, which sees what this one passes on.
+    next: Option<OwnedFd>,
 }
 
 impl Program {
@@ -39,7 +47,40 @@ impl Program {
                 .try_clone_to_owned()
                 .context(|| "duplicate a program's descriptor".into())?,
             parts: MapHandle::try_from(&parts).context(|| format!("duplicate map {PARTS}"))?,
+            next: None,
         })
+    }
+
+    /// Has another program see what this one passes to the kernel, or none.
+    ///
+    /// # Errors
+    /// What the kernel says, if the other one cannot follow this one; all stays as it was then.
+    pub fn hand_on(&mut self, next: Option<OwnedFd>) -> Result<(), Error> {
+        let key = NEXT.to_ne_bytes();
+        let done = match &next {
+            Some(next) => {
+                let number = next.as_raw_fd().to_ne_bytes();
+                self.parts.update(&key, &number, MapFlags::ANY)
+            }
+            None => match self.parts.delete(&key) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                done => done,
+            },
+        };
+        done.context(|| {
+            "hand packets on to the next program (it must be of type XDP, and with frags if the kernel has them: \
+             SEC(\"xdp.frags\"))"
+                .into()
+        })?;
+        self.next = next;
+        Ok(())
+    }
+
+    /// The program that sees what this one passes on.
+    pub fn next(&self) -> Result<Option<OwnedFd>, Error> {
+        let copy = |next: &OwnedFd| next.try_clone();
+        let copied = self.next.as_ref().map(copy).transpose();
+        copied.context(|| "duplicate a program's descriptor".into())
     }
 
     /// What links are given, after [`keep`](Self::keep).
@@ -93,4 +134,34 @@ impl Program {
         }
         Ok(())
     }
+}
+
+impl KernelPlane {
+    /// Has the program that is pinned there see what this one passes to the kernel as none of its own, or nobody.
+    /// What it decides of a packet counts. It is held: what is pinned there later is another one.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no such program, or it cannot follow this one; all stays as it was then.
+    pub fn hand_on(&mut self, pin: Option<&Path>) -> Result<(), Error> {
+        let next = pin.map(pinned_program).transpose()?;
+        let copy = next.as_ref().map(OwnedFd::try_clone).transpose();
+        let copy = copy.context(|| "duplicate a program's descriptor".into())?;
+        self.program.hand_on(next)?;
+        match self.beside_trace() {
+            Some(plain) => plain.hand_on(copy),
+            None => Ok(()),
+        }
+    }
+}
+
+fn pinned_program(pin: &Path) -> Result<OwnedFd, Error> {
+    let what = || format!("open {}", pin.display());
+    let path = CString::new(pin.as_os_str().as_bytes()).map_err(io::Error::other).context(what)?;
+    // SAFETY: the path is NUL-terminated, and outlives the call.
+    let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd)).context(what);
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

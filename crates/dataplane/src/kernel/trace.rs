@@ -152,6 +152,11 @@ impl KernelPlane {
         self.plain().entry()
     }
 
+    /// The usual program, while another one has its place.
+    pub(super) fn beside_trace(&mut self) -> Option<&mut Program> {
+        self.tracing.as_mut().map(|tracing| &mut tracing.plain)
+    }
+
     /// The usual program.
     fn plain(&self) -> &Program {
         self.tracing.as_ref().map_or(&self.program, |tracing| &tracing.plain)
@@ -171,7 +176,8 @@ impl KernelPlane {
             let source = io::Error::other("its memory has changed meanwhile; try again");
             return Err(source).context(|| "trace".into());
         }
-        let TraceProgram { program, wanted: map, counts, samples, .. } = program;
+        let TraceProgram { mut program, wanted: map, counts, samples, .. } = program;
+        program.hand_on(self.program.next()?)?;
         let mut tracing = Tracing {
             plain: program,
             map,

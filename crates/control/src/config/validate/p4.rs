@@ -38,6 +38,7 @@ pub(super) fn table(raw: Option<Spanned<written::P4>>, problems: &mut Problems<'
 pub(super) struct Asked<'a> {
     pub mode: Option<Range<usize>>,
     pub followed: Option<Range<usize>>,
+    pub next_program: Option<Range<usize>>,
     pub tunnel_source: Option<Spanned<String>>,
     pub store: Option<Range<usize>>,
     pub limits: Option<&'a Spanned<written::Limits>>,
@@ -50,6 +51,7 @@ pub(super) fn can_do(asked: Asked<'_>, problems: &mut Problems<'_>) {
     for (place, field, wrong) in [
         (asked.mode, "balancer: mode", "a switch has no XDP program"),
         (asked.followed, "balancer: follow_flows", "a switch follows no connections"),
+        (asked.next_program, "balancer: next_program", "a switch has no XDP program"),
         (
             asked.store,
             "store",

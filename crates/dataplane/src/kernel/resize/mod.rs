@@ -371,11 +371,15 @@ impl Made {
         old: &mut KernelPlane,
         last: ResizeStep,
     ) -> Result<Option<(KernelPlane, Reports)>, Error> {
-        let Self { moving, mut next, loaded, sizes, programs, .. } = self;
+        let Self { moving, mut next, loaded, sizes, mut programs, .. } = self;
         // Whoever goes back to the old memory removes it, once no program can follow it.
         next.kept = true;
         let directory = &moving.directory;
         let mut plane = KernelPlane::of_object(&loaded, sizes, Some(directory), None)?;
+        plane.program.hand_on(old.program.next()?)?;
+        for program in programs.iter_mut().flat_map(|(twin, turned)| [twin, turned]) {
+            program.hand_on(old.program.next()?)?;
+        }
         plane.keys.clone_from(&old.keys);
         plane.ids.clone_from(&old.ids);
         plane.capped.clone_from(&old.capped);

@@ -60,6 +60,8 @@ pub enum Ask {
         /// Whether it is there.
         then: oneshot::Sender<Result<(), FleetError>>,
     },
+    /// No packet comes to this balancer any more when it ends: the others need not wait for its lease.
+    Leave,
     /// To say how far this balancer is in a step.
     Ack(Ack),
     /// To forget a member that is away.
@@ -100,6 +102,8 @@ pub struct Keeper {
     seat: Seat,
     /// What this balancer has said of it last.
     acked: Option<Ack>,
+    /// No packet comes here any more.
+    leaves: bool,
     /// The highest term that it has heard of. A store that was restored from an old copy has a lower one.
     highest: u64,
 }
@@ -160,6 +164,7 @@ impl Keeper {
             waiting: HashMap::new(),
             seat: Seat::default(),
             acked: None,
+            leaves: false,
             highest: 0,
         };
         (keeper, Ends { asks, sign, report, news })
@@ -259,12 +264,9 @@ impl Keeper {
                         self.acked = Some(ack.clone());
                         self.say(&mut store, number, &ack).await?;
                     }
+                    Some(Ask::Leave) => self.leaves = true,
                     Some(ask) => self.asked(&mut store, ask).await,
-                    None => {
-                        // The others need not wait for the lease.
-                        let _ = store.end_lease(number).await;
-                        return Ok(End::Stop);
-                    }
+                    None => return Ok(self.end(&mut store, lease).await),
                 },
                 changed = self.sign.changed() => {
                     if changed.is_ok() && !self.report.borrow().namesake {
@@ -273,8 +275,7 @@ impl Keeper {
                         let key = format!("{BALANCERS}{}", self.name);
                         store.write(&key, bytes, Some(number)).await?;
                     } else if changed.is_err() {
-                        let _ = store.end_lease(number).await;
-                        return Ok(End::Stop);
+                        return Ok(self.end(&mut store, lease).await);
                     }
                 }
                 _ = beat.tick() => {
@@ -295,6 +296,18 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// The last words of a balancer that ends. Its packets go on without it, by what they follow, until it starts
+    /// again: so the others wait for it as for one that was killed, until its lease has run out, and only the lead
+    /// is given up at once.
+    async fn end(&self, store: &mut Store, lease: Lease) -> End {
+        if self.leaves {
+            let _ = store.end_lease(lease.number).await;
+        } else if self.report.borrow().leads_until.is_some() {
+            let _ = store.resign(&self.seat).await;
+        }
+        End::Stop
     }
 
     fn begun(&mut self, seen: &crate::Seen, namesake: bool) {
@@ -514,7 +527,7 @@ impl Keeper {
                 });
             }
             // In the session.
-            Ask::Ack(_) => {}
+            Ask::Ack(_) | Ask::Leave => {}
             Ask::Forget { name, then } => {
                 let mut store = store.clone();
                 tokio::spawn(async move {

@@ -292,6 +292,14 @@ impl Store {
         Ok(patiently(self.client.txn(transaction)).await?.succeeded())
     }
 
+    /// Gives up the lead, if it is the one that was seen last.
+    pub(crate) async fn resign(&mut self, seat: &Seat) -> Result<(), FleetError> {
+        let place = self.key(LEADER);
+        let own = Compare::mod_revision(place.clone(), CompareOp::Equal, seat.leader_at);
+        let transaction = Txn::new().when([own]).and_then([TxnOp::delete(place, None)]);
+        patiently(self.client.txn(transaction)).await.map(drop)
+    }
+
     /// A lease of so many seconds.
     pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, FleetError> {
         Ok(patiently(self.client.lease_grant(seconds, None)).await?.id())

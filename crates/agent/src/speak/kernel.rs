@@ -157,7 +157,10 @@ fn run(
             match asked.try_recv() {
                 Ok(Request::Flush(done)) => {
                     let _ = ring.consume();
-                    take(shared, &mut fresh.borrow_mut(), 0);
+                    // What the ring has lost is no less of what has happened so far.
+                    let missed = missed(&skel.maps.missed);
+                    let more = missed.saturating_sub(std::mem::replace(&mut missed_before, missed));
+                    take(shared, &mut fresh.borrow_mut(), more);
                     let _ = done.send(());
                 }
                 Ok(Request::Tell(wanted, done)) => {

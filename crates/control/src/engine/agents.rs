@@ -193,7 +193,8 @@ pub(super) struct Agents {
     speakers: BTreeMap<u64, Speaker>,
     /// By the address of a backend: the last ones that were lost.
     lost: Vec<Lost>,
-    /// Addresses of backends whose agents were lost and have not told all since, and since when.
+    /// Addresses of backends of services that change in step whose agents were lost and have not told all since, or
+    /// have not called since the backends came up, and since when.
     missed: BTreeMap<IpAddr, Instant>,
     /// Number of the last list of endpoints.
     lists: u64,
@@ -275,8 +276,9 @@ impl Agents {
         let one = self.speakers.remove(&session)?;
         self.refused += one.refused;
         let Newcomer { instance, name, addresses, from, .. } = one.newcomer;
-        // A dump that was under way says nothing.
-        let next = one.next.filter(|_| one.dump.is_none());
+        // A dump that was under way says nothing, and no more does one of fewer backends than it was asked for last.
+        let all = one.places.values().all(|at| one.held.contains(&(at.service, at.backend)));
+        let next = one.next.filter(|_| one.dump.is_none() && all);
         for address in &addresses {
             self.missed.entry(*address).or_insert_with(Instant::now);
         }
@@ -872,7 +874,6 @@ impl<P: Plane> Engine<P> {
     /// Asks agents for other backends, if those are others by now, and forgets who was lost too long ago.
     pub(super) fn look_at_agents(&mut self) {
         self.agents.lost.retain(|lost| lost.at.elapsed() < LOST_FOR);
-        self.agents.missed.retain(|_, since| since.elapsed() < MISSED_FOR);
         let wanted: Vec<(u64, BTreeMap<u32, Place>)> = self
             .agents
             .speakers
@@ -895,8 +896,25 @@ impl<P: Plane> Engine<P> {
             }
         }
         self.follow_told();
+        self.await_agents();
         self.ask_again();
         self.go_on_learning();
+    }
+
+    /// Looks whose agents are to call, since their backends are up in services that change in step. Who was waited
+    /// for long enough is remembered for as long as the backend is up.
+    pub(super) fn await_agents(&mut self) {
+        let in_step = self.services.values().filter(|service| self.is_in_step(service));
+        let mute = in_step.filter(|service| service.asks_agents()).flat_map(|service| {
+            let mute = |one: &&PoolMember| one.up && !service.heard.contains(&one.id);
+            service.pool.iter().filter(mute).map(|one| one.wanted.address)
+        });
+        let mute: HashSet<IpAddr> = mute.collect();
+        let missed = &mut self.agents.missed;
+        missed.retain(|address, since| mute.contains(address) || since.elapsed() < MISSED_FOR);
+        for address in mute {
+            missed.entry(address).or_insert_with(Instant::now);
+        }
     }
 
     /// Asks agents for a dump whose backends are not told of though they have told all: a service was made

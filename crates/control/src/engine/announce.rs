@@ -75,8 +75,11 @@ impl<P: Plane> Engine<P> {
 
     /// The last word: the process ends.
     pub(super) fn announce_stop(&self) {
-        let Some(announcer) = &self.announcer else { return };
         let withdraw = self.config.announce.as_ref().is_some_and(|one| one.withdraw_at_stop);
+        if withdraw && let Some(asks) = self.fleet.as_ref().and_then(|fleet| fleet.asks()) {
+            let _ = asks.try_send(weir_fleet::Ask::Leave);
+        }
+        let Some(announcer) = &self.announcer else { return };
         announcer.wanted.send_modify(|wanted| wanted.stops = Some(withdraw));
     }
 

@@ -350,6 +350,8 @@ impl<P: Plane> Engine<P> {
                 self.give_connections_away(&name, id);
             }
             self.mark_resets(&name);
+            // A restart begins with who is up.
+            self.save_later();
         }
     }
 

@@ -160,6 +160,10 @@ pub(super) struct ServiceRuntime {
     pub heard: BTreeSet<BackendId>,
     /// Backends that are dead as this balancer has it, while there is no step that says so.
     pub dead_here: BTreeSet<String>,
+    /// Its table is being made without the other balancers.
+    pub alone: bool,
+    /// The table that packets follow is one that an earlier process has made, maybe without the other balancers.
+    pub unsure: bool,
     /// When the last step was made here.
     pub agreed_at: Option<Instant>,
     /// The published table came about in step, and no flow is pending.
@@ -270,6 +274,8 @@ impl ServiceRuntime {
             claims: HashMap::new(),
             heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
+            alone: false,
+            unsure: false,
             agreed_at: None,
             stepped: false,
             collected: HashMap::new(),

@@ -263,6 +263,7 @@ impl<P: Plane> Engine<P> {
                 service.agreed = latest(name).cloned();
             } else if service.agreed.is_none() {
                 service.agreed = kept.get(name).cloned();
+                service.unsure = service.agreed.is_some();
                 service.base_of_published(&self.shelf);
             }
             let (agreed, shared) = (service.agreed.is_some(), service.is_shared());
@@ -459,11 +460,7 @@ impl<P: Plane> Engine<P> {
                 dead.extend(service.dead_here.iter().cloned());
             }
             if service.dead_here != dead {
-                service.dead_here = dead;
-                // Nobody is asked what has begun: what was seen here has to do.
-                let seen: Vec<_> =
-                    service.young.each().map(|(key, begun)| (*key, begun.backend)).collect();
-                service.collected.extend(seen);
+                (service.dead_here, service.alone) = (dead, true);
                 concerned.push(service.number);
             }
         }
@@ -476,7 +473,7 @@ impl<P: Plane> Engine<P> {
         failures.iter().for_each(|failure| warn!(%failure, "cannot keep flows from who is dead"));
         self.mark_as_agreed(&concerned);
         let concerned = |service: &&mut ServiceRuntime| concerned.contains(&service.number);
-        self.services.values_mut().filter(concerned).for_each(|one| one.collected.clear());
+        self.services.values_mut().filter(concerned).for_each(|one| one.alone = false);
     }
 
     fn stepping(&mut self) -> Option<&mut Stepping> {
@@ -565,6 +562,7 @@ impl<P: Plane> Engine<P> {
                     && table != Some(None)
                     && (table.is_none() || service.turn.is_none())
                     && (service.agreed.as_ref() != Some(*pool)
+                        || service.unsure
                         || service.is_left(now)
                         || service.builder.published().is_none()
                         || table.flatten().is_some_and(|digest| service.lacks(digest)))
@@ -709,6 +707,7 @@ impl<P: Plane> Engine<P> {
     /// Whether all agents are there that were there not long ago and could say what has begun at the backends of
     /// these pools that are up. If not, it is said whom a change waits for.
     fn misses_nobody(&mut self, pools: &Pools) -> bool {
+        self.await_agents();
         let mut missed = BTreeSet::new();
         for (name, pool) in pools {
             let Some(service) = self.services.get(name) else { continue };
@@ -765,6 +764,7 @@ impl<P: Plane> Engine<P> {
             let Some(service) = self.services.get_mut(name) else { continue };
             service.agreed = pools.get(name).cloned();
             (service.agreed_at, service.dirty) = (Some(Instant::now()), true);
+            service.unsure = false;
             service.dead_here.clear();
         }
         let begun = Instant::now();

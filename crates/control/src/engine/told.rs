@@ -191,6 +191,15 @@ impl ServiceRuntime {
         claim.map_or(Ok(()), |claim| self.opened(*key, claim, dumped, now).map(drop))
     }
 
+    /// In step, when agents have told of all that there is: whether a flow that is pending at a backend has ended
+    /// there, or is another one's of the same addresses and ports by now, as agents say.
+    pub fn is_elsewhere_by_now(&self, key: &StateKey, backend: BackendId) -> bool {
+        match self.builder.known(key) {
+            Some(known) => known.backend != backend,
+            None => self.agreed.is_some() && self.is_told_of(backend),
+        }
+    }
+
     /// Before a table is built: what agents have named goes to them from those who are dead.
     fn take_from_the_dead(&mut self, now: u32) -> Result<(), EngineError> {
         let lost = |key: &StateKey| {
@@ -303,13 +312,15 @@ impl ServiceRuntime {
         self.take_from_the_dead(now)?;
         let seen = self.young.each().map(|(key, begun)| (*key, begun.backend, begun.born));
         let said = self.collected.iter().map(|(key, backend)| (*key, *backend, now));
-        let in_step = self.agreed.is_some();
+        let agreed = self.agreed.is_some();
+        // Where it makes a table without the others, nobody was asked, and what was seen here has to do.
+        let in_step = agreed && !self.alone;
         let begun = seen.filter(|_| !in_step).chain(said.filter(|_| in_step));
         for (key, backend, born) in begun {
             // What an agent has said to be open at its backend, and not to have ended, stays there.
             let stays = |known: Known| {
                 known.backend == backend
-                    || in_step && known.phase == Phase::Open && self.heard.contains(&known.backend)
+                    || agreed && known.phase == Phase::Open && self.heard.contains(&known.backend)
             };
             let known = self.builder.known(&key).filter(|known| known.phase != Phase::Closing);
             if known.is_some_and(stays) {

@@ -62,6 +62,8 @@ struct Tables<'a> {
     armed: Option<&'a (u64, ArmedFlows)>,
     /// What health checks have said since: packets are kept from those that are down, and nothing more yet.
     late: &'a [Transition],
+    /// All balancers of a fleet make this change, and agents have told of all that has begun.
+    in_step: bool,
 }
 
 impl Tables<'_> {
@@ -177,6 +179,8 @@ impl Services for Tables<'_> {
             Judgement::Lost
         } else if builder.agrees(&state.key, backend) {
             Judgement::Agreed
+        } else if self.in_step && service.is_elsewhere_by_now(&state.key, backend) {
+            Judgement::Lost
         } else if builder.on_reserved(&state.key) {
             Judgement::Reserved
         } else {
@@ -242,7 +246,8 @@ impl<P: Plane> Engine<P> {
         // Where all follow one table, every connection on Dcodes that take none is pinned.
         let shared = self.services.values().filter(|one| one.agreed.is_some() && one.is_shared());
         let pins = self.plane.pin_limit() / 2 / shared.count().max(1);
-        // In step with others no flow starts meanwhile; and none is pending, where the table before came about so.
+        // In step with others no flow starts meanwhile; and none is pending, where the table before came about so, but
+        // entries of flows that are over.
         let in_step = |number: &ServiceId| {
             let service = self.names.get(number).and_then(|name| self.services.get(name));
             self.commits == Some(Commit::InStep)
@@ -255,7 +260,8 @@ impl<P: Plane> Engine<P> {
             let begun = Instant::now();
             let (services, names) = (&mut self.services, &self.names);
             let (armed, late) = (armed.as_ref(), &self.late[..]);
-            let mut tables = Tables { services, names, now, taken: 0, pins, armed, late };
+            let in_step = self.commits == Some(Commit::InStep);
+            let mut tables = Tables { services, names, now, taken: 0, pins, armed, late, in_step };
             let action = self.driver.step(&mut self.plane, &mut tables);
             self.events_taken += tables.taken;
             let Some(action) = action else { break };

@@ -544,7 +544,9 @@ impl<P, S> Driver<P, S> {
             return self.all_failed(action, error);
         }
         for lane in self.at(action) {
-            lane.left = left.get(&lane.service).copied().unwrap_or(0);
+            // Where no flow starts meanwhile there is nothing that another round would find.
+            let frozen = lane.update.is_frozen();
+            lane.left = left.get(&lane.service).copied().filter(|_| !frozen).unwrap_or(0);
             let avoids = lane.update.has_failed() && services.avoids(lane.service);
             match avoids || services.keeps_off(lane.service) {
                 true => lane.update.settled_avoiding(lane.left),

@@ -182,10 +182,12 @@ impl Update {
             Step::Collect => Step::Publish,
             Step::Publish => Step::SecondGrace,
             Step::SecondGrace => Step::Retire,
-            Step::Retire if self.frozen => Step::Done,
+            // Nothing has started since it began, but entries of flows that are over may be there.
+            Step::Retire if self.frozen => Step::Settle,
             Step::Retire => Step::Stop,
             Step::Stop => Step::ThirdGrace,
             Step::ThirdGrace => Step::Settle,
+            Step::Settle if self.frozen => Step::Done,
             Step::Settle => Step::Clear,
             Step::Clear | Step::Done => Step::Done,
         };
@@ -198,7 +200,7 @@ impl Update {
             return;
         }
         self.done();
-        if left > 0 {
+        if left > 0 && !self.frozen {
             let more = !self.failed && self.round + 1 < MAX_ROUNDS;
             self.round += u32::from(more);
             self.step = if more { Step::Record } else { Step::Done };

@@ -763,7 +763,7 @@ impl Fleet {
                 .map(|s| (s.name.clone(), s.weight, s.drains, s.down))
                 .collect();
             let words = member.sessions.iter().map(|(n, session)| (n, session.words.len()));
-            let state = weir_plane::ServiceState { service: service.number, key };
+            let state = weir_steering::ServiceState { service: service.number, key };
             let pending = weir_plane::Plane::pending_backend(&engine.plane, &state);
             let pending = pending.expect("it can be read").map(name);
             format!(

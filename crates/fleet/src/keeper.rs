@@ -589,6 +589,8 @@ fn refuse(ask: Ask, why: &str) {
         Ask::Step { then, .. } => drop(then.send(Err(error()))),
         // Kept until there is a session.
         Ask::Ack(_) => {}
+        // Without a session there is no lease that the others wait for.
+        Ask::Leave => {}
         Ask::Forget { then, .. } => drop(then.send(Err(error()))),
         Ask::Question { then, .. } => drop(then.send(Err(error()))),
     }

@@ -146,7 +146,7 @@ fn run(
         let _ = ring.poll(LOOK_EVERY);
         // Who is not waited for wakes nobody: it is looked at all the same.
         let _ = ring.consume();
-        let missed = missed(&skel.maps.missed);
+        let missed = missed_so_far(&skel.maps.missed);
         take(shared, &mut fresh.borrow_mut(), missed.saturating_sub(missed_before));
         missed_before = missed;
         if counted.elapsed() >= COUNT_EVERY {
@@ -158,7 +158,7 @@ fn run(
                 Ok(Request::Flush(done)) => {
                     let _ = ring.consume();
                     // What the ring has lost is no less of what has happened so far.
-                    let missed = missed(&skel.maps.missed);
+                    let missed = missed_so_far(&skel.maps.missed);
                     let more = missed.saturating_sub(std::mem::replace(&mut missed_before, missed));
                     take(shared, &mut fresh.borrow_mut(), more);
                     let _ = done.send(());
@@ -211,7 +211,7 @@ fn count(shared: &Shared, told: &ToldOf) {
     }
 }
 
-fn missed(map: &impl MapCore) -> u64 {
+fn missed_so_far(map: &impl MapCore) -> u64 {
     let found = map.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
     let lanes = found.ok().flatten().into_iter().flatten();
     lanes.filter_map(|lane| Some(u64::from_ne_bytes(*lane.first_chunk()?))).sum()

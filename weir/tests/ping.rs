@@ -126,8 +126,8 @@ fn what_is_none_of_its_own_goes_to_the_next_program() {
     balancer.command(&["reload"]).unwrap();
     passes("with", false);
     // Another program of weir's takes the place of the one before, for as long as somebody looks.
+    let trace = ["trace", "--for", "3s", "--reason", "other_protocol"];
     thread::scope(|scope| {
-        let trace = ["trace", "--for", "3s", "--reason", "other_protocol"];
         let traced = scope.spawn(|| balancer.command(&trace));
         passes("beside a trace", false);
         traced.join().unwrap().unwrap();

@@ -184,3 +184,110 @@ fn a_change_waits_for_an_agent_that_was_lost() {
         }
     }
 }
+
+impl Fleet {
+    /// Where a packet of a client goes by one balancer, which does not look at what its packets report.
+    fn goes(&mut self, at: usize, client: u32, flags: TcpFlags) -> Option<u8> {
+        let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
+        let engine = self.engine(at);
+        let Outcome::Forwarded(id) = engine.plane.process(&frame) else { return None };
+        let service = &engine.services["a"];
+        service.name_of(id)?.strip_prefix('b')?.parse().ok()
+    }
+}
+
+/// An entry of a flow that is over, which a packet has left at one balancer, does not outlive a step: it would lead
+/// the next connection of the same addresses and ports elsewhere than all others.
+#[test]
+fn nothing_stays_pending_that_is_over() {
+    for method in [CONCURY, RESIDUE] {
+        for restarts in [false, true] {
+            let mut fleet = one_fleet(method);
+            let begun = Instant::now();
+            let at = (fleet.leader + 1) % BALANCERS;
+            let open = |fleet: &Fleet| {
+                let mut open = fleet.live.iter().filter(|(_, lives)| lives.1 == Phase::Open);
+                open.next().map(|(client, lives)| (*client, lives.0))
+            };
+            let (client, home) = loop {
+                assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+                match open(&fleet) {
+                    Some(found) => break found,
+                    None => fleet.client(),
+                }
+            };
+            fleet.rest();
+            let engine = fleet.engine(at);
+            let service = &engine.services["a"];
+            let other = service.pool.iter().find(|one| one.wanted.name != format!("b{home}"));
+            let other = other.expect("there are others").id;
+            let key = StateKey::of_flow(&flow(0, client));
+            let state = weir_steering::ServiceState { service: service.number, key };
+            engine.plane.memory.pending.insert(state, other);
+            if restarts {
+                fleet.restart(at);
+                fleet.rest();
+            }
+            fleet.pool.insert(2, 9);
+            fleet.propose(0);
+            fleet.rest();
+            let pending = weir_plane::Plane::pending_backend(&fleet.engine(at).plane, &state);
+            assert_eq!(pending.expect("it can be read"), None, "{method}");
+            assert_eq!(
+                fleet.goes(at, client, TcpFlags::ACK),
+                Some(home),
+                "{}",
+                fleet.looks(client)
+            );
+        }
+    }
+}
+
+/// A balancer that keeps flows from a backend alone leads those home whose SYNs it has just let through, and has not
+/// heard of.
+#[test]
+fn a_table_made_alone_knows_what_has_just_begun() {
+    for method in [CONCURY, RESIDUE] {
+        let mut fleet = one_fleet(method);
+        let alone = (fleet.leader + 1) % BALANCERS;
+        fleet.dead.insert(2);
+        fleet.check_health(alone, 2);
+        // The fleet has not said so for longer than anybody waits for that.
+        std::thread::sleep(Duration::from_secs(2));
+        let begun: Vec<u32> = (0..CLIENTS)
+            .filter(|client| fleet.goes(alone, *client, TcpFlags::SYN) == Some(2))
+            .collect();
+        assert!(!begun.is_empty());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let guard = runtime.enter();
+        fleet.engine(alone).go_on_in_step();
+        drop(guard);
+        assert!(fleet.keeps_off(alone));
+        for client in begun {
+            let went = fleet.goes(alone, client, TcpFlags::ACK);
+            assert_eq!(went, Some(2), "{method}: {}", fleet.looks(client));
+        }
+    }
+}
+
+/// The control plane of a balancer that has kept flows from a backend alone is killed, and knows nothing of it any
+/// more: it follows what the others do all the same.
+#[test]
+fn who_kept_off_alone_and_was_killed_follows_the_others() {
+    for method in [CONCURY, RESIDUE] {
+        let mut fleet = one_fleet(method);
+        let begun = Instant::now();
+        let alone = (fleet.leader + 1) % BALANCERS;
+        fleet.dead.insert(2);
+        fleet.check_health(alone, 2);
+        while !fleet.keeps_off(alone) {
+            assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+            fleet.turn(alone);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        fleet.dead.remove(&2);
+        fleet.restart(alone);
+        fleet.rest();
+        fleet.agree();
+    }
+}

@@ -124,8 +124,8 @@ pub(crate) fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
 /// `if (pings by IPv4) drop; pass`.
 fn no_pings() -> Vec<libbpf_sys::bpf_insn> {
     use libbpf_sys::{
-        BPF_ADD, BPF_ALU64, BPF_B, BPF_EXIT, BPF_H, BPF_JGT, BPF_JMP, BPF_JNE, BPF_K, BPF_LDX,
-        BPF_MEM, BPF_MOV, BPF_W, BPF_X,
+        BPF_ADD, BPF_ALU64, BPF_B, BPF_H, BPF_JGT, BPF_JMP, BPF_JNE, BPF_K, BPF_LDX, BPF_MEM,
+        BPF_MOV, BPF_W, BPF_X,
     };
     let put = |code: u32, dst: u8, src: u8, off: i16, imm: u32| {
         let (code, imm) = (code as u8, imm as i32);

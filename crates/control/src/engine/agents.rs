@@ -289,7 +289,7 @@ impl Agents {
 
     /// An agent speaks again for the backends at these addresses, and nothing that it had to say is missing.
     fn found(&mut self, addresses: &[IpAddr]) {
-        addresses.iter().for_each(|address| drop(self.missed.remove(address)));
+        self.missed.retain(|address, _| !addresses.contains(address));
     }
 }
 

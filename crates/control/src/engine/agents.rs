@@ -942,7 +942,10 @@ impl<P: Plane> Engine<P> {
     /// And for longer than changes wait for them.
     #[cfg(test)]
     pub(super) fn give_up_missed(&mut self) {
-        self.agents.missed.clear();
+        self.await_agents();
+        for since in self.agents.missed.values_mut() {
+            *since = since.checked_sub(MISSED_FOR).expect("the machine was started long ago");
+        }
         self.give_up_lost();
     }
 

@@ -898,9 +898,9 @@ fn history(seed: u64, method: &'static str, restarts: bool) {
                     fleet.check_health(at, n);
                 }
             },
-            998 => match fleet.rng.random_range(0..10) {
-                0 => fleet.change_leader(),
-                1..3 => {
+            998 => match fleet.rng.random_range(0..100) {
+                0..10 => fleet.change_leader(),
+                10..12 => {
                     let n = fleet.rng.random_range(1..=BACKENDS);
                     fleet.lose_agent(at, n);
                 }

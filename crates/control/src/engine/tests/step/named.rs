@@ -2,9 +2,6 @@
 
 use super::*;
 
-/// So long a test waits for what takes no time to speak of.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 fn one_fleet(method: &'static str) -> Fleet {
     let seed = seeds()[0];
     println!("WEIR_SEED={seed}");

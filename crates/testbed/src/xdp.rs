@@ -49,6 +49,7 @@ fn load_with(
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
         prog_flags,
+        expected_attach_type: libbpf_sys::BPF_XDP,
         ..Default::default()
     };
     // SAFETY: name and licence are NUL-terminated, instructions and options outlive the call, and the

@@ -904,14 +904,16 @@ impl<P: Plane> Engine<P> {
     /// Looks whose agents are to call, since their backends are up in services that change in step. Who was waited
     /// for long enough is remembered for as long as the backend is up.
     pub(super) fn await_agents(&mut self) {
+        let heard: HashSet<(ServiceId, BackendId)> =
+            self.agents.speakers.values().flat_map(|one| &one.held).copied().collect();
         let in_step = self.services.values().filter(|service| self.is_in_step(service));
         let mute = in_step.filter(|service| service.asks_agents()).flat_map(|service| {
-            let mute = |one: &&PoolMember| one.up && !service.heard.contains(&one.id);
+            let mute = |one: &&PoolMember| one.up && !heard.contains(&(service.number, one.id));
             service.pool.iter().filter(mute).map(|one| one.wanted.address)
         });
         let mute: HashSet<IpAddr> = mute.collect();
         let missed = &mut self.agents.missed;
-        missed.retain(|address, since| mute.contains(address) || since.elapsed() < MISSED_FOR);
+        missed.retain(|address, _| mute.contains(address));
         for address in mute {
             missed.entry(address).or_insert_with(Instant::now);
         }

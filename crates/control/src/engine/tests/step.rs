@@ -589,17 +589,13 @@ impl Fleet {
         self.members[at].sessions.insert(n, session);
     }
 
-    /// A session of an agent is lost, and its backend lives. It calls again, soon or late.
+    /// A session of an agent is lost, and its backend lives. It calls again, and soon.
     fn lose_agent(&mut self, at: usize, n: u8) {
         let Some(session) = self.members[at].sessions.remove(&n) else { return };
         let number = session.number;
-        let late = self.rng.random_bool(0.5);
-        let waits = self.rng.random_range(0..if late { 200 } else { 3 });
+        let waits = self.rng.random_range(0..3);
         self.members[at].cut.insert(n, (session, waits));
         self.engine(at).handle(Command::AgentGone(Some(number)));
-        if late {
-            self.engine(at).give_up_lost();
-        }
         self.watched.into_iter().for_each(|client| {
             self.note(client, &|| format!("lb{at} has lost the agent of b{n}"));
         });
@@ -812,9 +808,12 @@ impl Fleet {
                 && self.pool.iter().all(agreed)
         });
         over && self.members.iter().all(|member| {
+            let engine = member.engine.as_ref().expect("it runs");
+            let alone = engine.services.values().any(|service| !service.dead_here.is_empty());
             let words = member.sessions.values().all(|session| session.words.is_empty());
             member.items.is_empty()
                 && words
+                && !alone
                 && member.sessions.len() + self.off.len() == usize::from(BACKENDS)
         })
     }

@@ -188,7 +188,7 @@ impl<P: Plane> Engine<P> {
             Command::Fleet(news) => self.fleet_news(news),
             Command::FleetStatus(reply) => drop(reply.send(self.fleet_status())),
             Command::FleetAsks(reply) => drop(reply.send(self.fleet_asks())),
-            Command::Health(changes) => changes.iter().for_each(|one| self.health_changed(one)),
+            Command::Health(changes) => self.follow_health(&changes),
             Command::Network(change) => self.network_changed(&change),
             Command::LookedUp(sought, answer) => self.looked_up(&sought, answer),
             Command::Status(reply) => drop(reply.send(self.status())),
@@ -306,6 +306,15 @@ impl<P: Plane> Engine<P> {
         !self.settles() && service.is_some_and(|service| service.agreed.is_some())
     }
 
+    /// Follows what health checks have said. A restart begins with who is up: it is written down with the table that
+    /// comes of it, but in step that may be long before, as the leader has it.
+    pub(super) fn follow_health(&mut self, changes: &[Transition]) {
+        changes.iter().for_each(|one| self.health_changed(one));
+        if self.services.values().any(|service| service.agreed.is_some()) {
+            self.save_later();
+        }
+    }
+
     pub(super) fn health_changed(&mut self, transition: &Transition) {
         let (number, id) = of_target(transition.id);
         let Some(name) = self.names.get(&number).cloned() else { return };
@@ -350,8 +359,6 @@ impl<P: Plane> Engine<P> {
                 self.give_connections_away(&name, id);
             }
             self.mark_resets(&name);
-            // A restart begins with who is up.
-            self.save_later();
         }
     }
 

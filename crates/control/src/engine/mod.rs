@@ -829,8 +829,9 @@ impl<P: Plane> Engine<P> {
 
     /// Follows what health checks have said during other work.
     pub(super) fn catch_up(&mut self) {
-        for transition in std::mem::take(&mut self.late) {
-            self.health_changed(&transition);
+        let late = std::mem::take(&mut self.late);
+        if !late.is_empty() {
+            self.follow_health(&late);
         }
     }
 

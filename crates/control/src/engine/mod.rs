@@ -746,17 +746,6 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
-    /// Has the program that the file names see what is none of weir's packets.
-    fn hand_on(&mut self, config: &Config) -> Result<(), EngineError> {
-        let next = config.balancer.next_program.as_deref();
-        let wrong = |error| EngineError::Invalid(format!("balancer.next_program: {error}"));
-        self.plane.hand_on(next).plane().map_err(wrong)?;
-        if let Some(next) = next {
-            info!(next = %next.display(), "hands on what is none of its own");
-        }
-        Ok(())
-    }
-
     /// Runs until told to stop. The data plane goes on without it.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! routes and neighbours.
 
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, attachment, tolerate};
-use crate::config::XdpMode;
+use crate::config::{Config, XdpMode};
 use crate::neigh::{self, Change, Interface, Kind, WayOut};
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -105,6 +105,17 @@ pub(super) fn own_and_above(names: &[String]) -> Vec<String> {
 }
 
 impl<P: Plane> Engine<P> {
+    /// Has the program that the file names see what is none of weir's packets.
+    pub(super) fn hand_on(&mut self, config: &Config) -> Result<(), EngineError> {
+        let next = config.balancer.next_program.as_deref();
+        let wrong = |error| EngineError::Invalid(format!("balancer.next_program: {error}"));
+        self.plane.hand_on(next).plane().map_err(wrong)?;
+        if let Some(next) = next {
+            info!(next = %next.display(), "hands on what is none of its own");
+        }
+        Ok(())
+    }
+
     /// The kernel has told of a change.
     pub(super) fn network_changed(&mut self, change: &Change) {
         if change.interfaces {

@@ -453,19 +453,16 @@ impl<P: Plane> Engine<P> {
             prepared.created.push(runtime);
         }
         let others = self.config.balancer.interfaces != config.balancer.interfaces;
+        let hands_on = [&self.config, config].iter().any(|one| one.balancer.next_program.is_some());
         if !how.start && others && !self.is_learning() {
             prepared.attached = true;
             self.attach(config)?;
-        } else if !how.start && (self.hands_on() || config.balancer.next_program.is_some()) {
+        } else if !how.start && hands_on {
             // Also if it stands under the same name: another one may by now.
             prepared.handed_on = true;
             self.hand_on(config)?;
         }
         Ok(())
-    }
-
-    fn hands_on(&self) -> bool {
-        self.config.balancer.next_program.is_some()
     }
 
     /// Writes down what a restart is to find: the plan, from here on.

@@ -220,7 +220,7 @@ impl<P, S> Driver<P, S> {
     }
 
     /// As [`begin`](Self::begin), of services that are [frozen](Self::freeze), with a grace period since, and have no
-    /// pending flows.
+    /// pending flows but some that are over.
     pub fn begin_frozen(&mut self, services: impl IntoIterator<Item = ServiceId>) {
         self.begin_by(services, Update::begin_frozen());
     }

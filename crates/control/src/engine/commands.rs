@@ -309,18 +309,22 @@ impl<P: Plane> Engine<P> {
     /// Follows what health checks have said. A restart begins with who is up: it is written down with the table that
     /// comes of it, but in step that may be long before, as the leader has it.
     pub(super) fn follow_health(&mut self, changes: &[Transition]) {
-        changes.iter().for_each(|one| self.health_changed(one));
-        if self.services.values().any(|service| service.agreed.is_some()) {
+        let mut unwritten = false;
+        for one in changes {
+            unwritten |= self.health_changed(one) && self.is_marked_in_step(one);
+        }
+        if unwritten {
             self.save_later();
         }
     }
 
-    pub(super) fn health_changed(&mut self, transition: &Transition) {
+    /// Whether the backend is up now and was not, or the other way round.
+    pub(super) fn health_changed(&mut self, transition: &Transition) -> bool {
         let (number, id) = of_target(transition.id);
-        let Some(name) = self.names.get(&number).cloned() else { return };
-        let Some(service) = self.services.get_mut(&name) else { return };
+        let Some(name) = self.names.get(&number).cloned() else { return false };
+        let Some(service) = self.services.get_mut(&name) else { return false };
         let member = service.pool.iter_mut().find(|member| Some(member.id) == id);
-        let Some(member) = member else { return };
+        let Some(member) = member else { return false };
         member.detail.clone_from(&transition.detail);
         if let Some(spoken) = transition.spoken.filter(|spoken| member.spoken != Some(*spoken)) {
             member.spoken = Some(spoken);
@@ -328,7 +332,8 @@ impl<P: Plane> Engine<P> {
             let backend = &member.wanted.name;
             info!(service = name, backend, weight = %spoken, "a backend says its weight");
         }
-        if member.up != transition.up {
+        let changes = member.up != transition.up;
+        if changes {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
             let check = service.configured.check_of(&member.wanted);
@@ -360,6 +365,7 @@ impl<P: Plane> Engine<P> {
             }
             self.mark_resets(&name);
         }
+        changes
     }
 
     /// Tells packets of a service for which of its backends they are answered by resets.

@@ -599,7 +599,9 @@ impl<P: Plane> Engine<P> {
                 }
             }
         }
-        risen.iter().for_each(|one| self.health_changed(one));
+        for one in &risen {
+            self.health_changed(one);
+        }
     }
 
     /// Says from which sources the services take packets, and how many new flows, and lets packets find those

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -207,10 +207,17 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
         let told: Vec<_> = opened.iter().map(|one| (Kind::Opened, *one)).collect();
         assert_eq!(events, told);
 
-        // None is left; the answer says that, too.
+        // None is left, as soon as the kernel has taken what is on its way; the answer says that, too.
         drop((held, clients, servers));
-        say(collect(4)).await;
-        let (half_open, ..) = answer(&mut from, 4).await;
-        assert_eq!(half_open, HashSet::new());
+        let limit = Instant::now() + PATIENCE;
+        for number in 4.. {
+            say(collect(number)).await;
+            let (half_open, ..) = answer(&mut from, number).await;
+            if half_open.is_empty() {
+                break;
+            }
+            assert!(half_open.is_subset(&left) && Instant::now() < limit, "{half_open:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     });
 }

@@ -33,7 +33,7 @@ pub use error::Error;
 pub use kernel::ResizeStep;
 #[doc(hidden)]
 pub use kernel::TRACED;
-pub use kernel::{Attached, KernelPlane, Layout, OpenReport, Pinned, grace};
+pub use kernel::{Attached, KernelPlane, Layout, OpenReport, Pinned, PinnedLink, grace};
 pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};

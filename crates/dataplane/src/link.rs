@@ -50,6 +50,12 @@ impl Interface {
         }
         Ok(Self { name: name.to_owned(), index, mac: read_mac(name).unwrap_or_default() })
     }
+
+    /// The number of the program that it has, whosever that is; none if it has none, or several (in the driver
+    /// and in the network stack), or cannot be asked.
+    pub fn program(&self) -> Option<u32> {
+        attached(self).ok().map(|options| options.prog_id).filter(|number| *number != 0)
+    }
 }
 
 /// MAC address by ioctl: /sys may show another namespace's interfaces.
@@ -149,6 +155,10 @@ pub(crate) fn has_program(interface: &Interface) -> bool {
 
 /// How a program is attached to an interface (linux/if_link.h, XDP_ATTACHED_*); 0: none is.
 fn attached_how(interface: &Interface) -> Result<u8, Error> {
+    Ok(attached(interface)?.attach_mode)
+}
+
+fn attached(interface: &Interface) -> Result<libbpf_rs::libbpf_sys::bpf_xdp_query_opts, Error> {
     let mut options = libbpf_rs::libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_xdp_query_opts>() as _,
         ..Default::default()
@@ -158,7 +168,7 @@ fn attached_how(interface: &Interface) -> Result<u8, Error> {
         unsafe { libbpf_rs::libbpf_sys::bpf_xdp_query(interface.index as i32, 0, &mut options) };
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
         .context(|| format!("ask how XDP is attached to {}", interface.name))?;
-    Ok(options.attach_mode)
+    Ok(options)
 }
 
 /// Name of an interface's pin. The BPF file system takes no dots, which names of VLANs have; nor has

@@ -54,6 +54,7 @@ fn every_case_holds_in_both_planes() {
 #[test]
 fn every_case_holds_beside_the_program() {
     in_own_namespace(|| {
+        stay_on_one_cpu();
         let files = format::files();
         let mut kernels = Kernels::with_user_space();
         let wrong: Vec<String> = files

@@ -28,7 +28,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
         // One that is not there has its finding already.
         let Ok(interface) = neigh::interface(wanted) else { continue };
         let number =
-            pinned.links.iter().find(|(name, _)| name == wanted).map(|(_, number)| *number);
+            pinned.links.iter().find(|link| link.interface == *wanted).map(|link| link.number);
         findings.push(match number {
             None => Finding::fail(
                 "attached",

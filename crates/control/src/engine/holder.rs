@@ -32,12 +32,11 @@ pub(super) fn named<E: std::error::Error + Send + Sync + 'static>(
 /// The instance whose link is on an interface; none if the program there is somebody else's, or that cannot be
 /// told.
 fn holder(interface: &str) -> Option<Held> {
-    let index = Interface::find(interface).ok()?.index;
+    let program = Interface::find(interface).ok()?.program()?;
     let has_it = |name: &String| {
         let pinned = KernelPlane::left_in(&pin_directory(name)).plane().ok().flatten();
-        // Another network namespace may have one of the name, too.
-        let on = |(link, number): &(String, u32)| link == interface && *number == index;
-        pinned.is_some_and(|pinned| pinned.links.iter().any(on))
+        // By its program: another network namespace may have an interface of the same name and number.
+        pinned.is_some_and(|pinned| pinned.links.iter().any(|link| link.program == program))
     };
     let name = loaded().ok()?.into_iter().find(has_it)?;
     let mend = match NameLock::acquire(&pin_directory(&name)) {

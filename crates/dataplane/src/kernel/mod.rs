@@ -29,7 +29,7 @@ pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
 pub(crate) use messages::monotonic;
-pub use pinned::Pinned;
+pub use pinned::{Pinned, PinnedLink};
 pub use resize::ResizeStep;
 pub use stamp::Layout;
 pub use trace::TRACED;

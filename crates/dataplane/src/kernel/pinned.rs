@@ -15,12 +15,22 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+/// A link that is pinned.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PinnedLink {
+    /// The name that its interface had.
+    pub interface: String,
+    /// The number of that interface in its network namespace; 0 if it is gone.
+    pub number: u32,
+    /// The number of its program, which no other one of this kernel has.
+    pub program: u32,
+}
+
 /// What packets meet, whether a control plane runs or not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Pinned {
-    /// The interfaces that the program was attached to, by name, each with the number that it has or had;
-    /// 0 if it is gone.
-    pub links: Vec<(String, u32)>,
+    /// The interfaces that the program was attached to, by name.
+    pub links: Vec<PinnedLink>,
     /// The Ethernet addresses that frames are taken to; none if all are.
     pub own_macs: Vec<[u8; 6]>,
 }
@@ -43,10 +53,10 @@ impl KernelPlane {
             let Some(name) = pin.to_str().and_then(|name| name.strip_prefix(LINK_PREFIX)) else {
                 continue;
             };
-            let number = interface_of(&entry.path())
+            let (number, program) = look_at(&entry.path())
                 .context(|| format!("look at link {}", entry.path().display()))?;
             // As `pin_name` has it.
-            found.links.push((name.replace(' ', "."), number));
+            found.links.push(PinnedLink { interface: name.replace(' ', "."), number, program });
         }
         found.links.sort();
         Ok(Some(found))
@@ -65,8 +75,8 @@ fn own_macs(directory: &Path) -> Result<Vec<[u8; 6]>, Error> {
     Ok(macs.take_while(|mac| *mac != [0; 6]).collect())
 }
 
-/// The number of the interface that a pinned link is on; 0 if that is gone.
-fn interface_of(pin: &Path) -> io::Result<u32> {
+/// The numbers of the interface that a pinned link is on, 0 if that is gone, and of its program.
+fn look_at(pin: &Path) -> io::Result<(u32, u32)> {
     let link = link::open(pin)?;
     let mut info = bpf_link_info::default();
     let mut size = size_of::<bpf_link_info>() as u32;
@@ -76,5 +86,5 @@ fn interface_of(pin: &Path) -> io::Result<u32> {
         return Err(io::Error::from_raw_os_error(-done));
     }
     // SAFETY: plain numbers, which the kernel has written for a link of XDP.
-    Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+    Ok((unsafe { info.__bindgen_anon_1.xdp.ifindex }, info.prog_id))
 }

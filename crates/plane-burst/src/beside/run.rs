@@ -115,7 +115,7 @@ pub fn sockets(queues: usize) -> XskConfig {
 fn queues(directory: &Path) -> Result<Vec<Queue>, Error> {
     let pinned = KernelPlane::left_in(directory)?.unwrap_or_default();
     let mut all = Vec::new();
-    for (_, interface) in pinned.links.into_iter().filter(|(_, interface)| *interface != 0) {
+    for interface in pinned.links.iter().map(|link| link.number).filter(|number| *number != 0) {
         all.extend((0..XskPorts::queues(interface)?).map(|queue| (interface, queue)));
     }
     Ok(all)

@@ -15,8 +15,8 @@ pub const PATIENCE: u32 = 1 << 13;
 /// number and writes version and cookie in its place; [`incoming`](Self::incoming) takes the
 /// client's TSecr and puts the upper half back that its version names.
 ///
-/// A *wrap* is 65,536 ticks, 65.5 s at 1 kHz. While the backend sends and the client answers in
-/// every wrap, and packets overtake each other by less than that:
+/// A *wrap* is 65,536 ticks, 65.5 s at 1 kHz. While less than a wrap passes from a packet that the
+/// client has echoed last to the echo of a later one, also where echoes overtake each other:
 ///
 /// * PAWS (RFC 7323 section 5) accepts and refuses what it would of the original timestamps.
 /// * Every echo is restored exactly.

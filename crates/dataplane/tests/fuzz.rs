@@ -24,8 +24,10 @@ use weir_testbed::in_own_namespace;
 use world::{Kernels, World};
 
 /// Frames for which a plane stands: fewer flows than its tables have room for, so that none is evicted, of
-/// which the planes choose others.
-const ROUND: u64 = 50_000;
+/// which the planes choose others. Loading one takes as long as some 100,000 frames.
+const ROUND: u64 = 400_000;
+/// Flows that are tracked.
+const ROOM: u32 = 1 << 19;
 
 const BACKENDS: &str = r#"
 backends = [
@@ -99,7 +101,7 @@ fn random_frames_are_treated_alike_and_counted_once() {
         let mut seen: BTreeMap<String, u64> = BTreeMap::new();
         let (mut done, mut spent) = (0, Duration::ZERO);
         while done < frames {
-            let mut kernels = Kernels::new(None);
+            let mut kernels = Kernels::with_room(ROOM);
             let kernel = kernels.of(&setup).expect("it loads");
             let mut world = World::new(kernel, &setup);
             let begin = Instant::now();

@@ -33,6 +33,7 @@ pub struct Kernels {
     planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
     /// Whether a plane in user space stands beside each.
     beside: bool,
+    limits: Limits,
 }
 
 /// A plane in user space beside one in the kernel, whose pins it goes by.
@@ -80,7 +81,14 @@ impl Kernels {
     /// Of the program, or of another build of it. In a network namespace of one's own.
     pub fn new(object: Option<Vec<u8>>) -> Self {
         enter_network();
-        Self { object, planes: BTreeMap::new(), beside: false }
+        Self { object, planes: BTreeMap::new(), beside: false, limits: LIMITS }
+    }
+
+    /// Of the program, with room for so many flows that are tracked.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn with_room(flows: u32) -> Self {
+        let limits = Limits { tracked_flows: flows, answered_flows: flows, ..LIMITS };
+        Self { limits, ..Self::new(None) }
     }
 
     /// Of the program, with a plane in user space beside it.
@@ -106,8 +114,8 @@ impl Kernels {
                 Path::new("/sys/fs/bpf").join(name)
             });
             let opened = match &self.object {
-                Some(object) => KernelPlane::open_object(object, None, &LIMITS),
-                None => KernelPlane::open(pins.as_deref(), &LIMITS),
+                Some(object) => KernelPlane::open_object(object, None, &self.limits),
+                None => KernelPlane::open(pins.as_deref(), &self.limits),
             };
             let (mut kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
             let beside = pins.map(|pins| {

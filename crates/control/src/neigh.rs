@@ -573,6 +573,33 @@ pub fn route(address: IpAddr) -> Result<Route, NeighError> {
     }
 }
 
+/// What this host's own stack does with a packet to an address that it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It answers: the address is its own.
+    Answers,
+    /// It drops it and says nothing, whatever else is set.
+    Dropped,
+    /// It tells the sender that there is no way.
+    Refused,
+    /// It sends it on, where it forwards; else it drops it and says nothing.
+    SentOn,
+}
+
+/// What this host's own stack does with packets to an address; none where it cannot be told.
+pub fn taken(address: IpAddr) -> Option<Taken> {
+    match route(address) {
+        Ok(_) => Some(Taken::SentOn),
+        Err(NeighError::Local { .. }) => Some(Taken::Answers),
+        Err(NeighError::NoRoute { source, .. }) => Some(match source.kind() {
+            // What the kernel says of a blackhole.
+            io::ErrorKind::InvalidInput => Taken::Dropped,
+            _ => Taken::Refused,
+        }),
+        Err(_) => None,
+    }
+}
+
 fn read_route(message: &RouteMessage) -> Option<Route> {
     let mut ifindex = None;
     let mut gateway = None;

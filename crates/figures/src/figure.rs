@@ -172,11 +172,13 @@ impl Series {
         Self { points, ..Self::new(chart, name) }
     }
 
-    /// The value measured at an x (or within 3 % of it: 128K is 131,072 to one and 128,000 to
+    /// The value measured at an x, or next to it within 3 % (128K is 131,072 to one and 128,000 to
     /// another). Nothing is interpolated.
     pub fn at(&self, x: f64) -> Option<f64> {
-        let near = |p: &&Point| (p.x - x).abs() <= 1e-6 + 0.03 * x.abs();
-        self.points.iter().find(near).map(|point| point.y)
+        let away = |p: &Point| (p.x - x).abs();
+        let near = |p: &&Point| away(p) <= 1e-6 + 0.03 * x.abs();
+        let nearest = |a: &&Point, b: &&Point| away(a).total_cmp(&away(b));
+        self.points.iter().filter(near).min_by(nearest).map(|point| point.y)
     }
 
     /// The smallest value and the largest; `None` if there is none.

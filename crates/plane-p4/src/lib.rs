@@ -23,7 +23,7 @@ mod target;
 mod thrift;
 
 pub use error::Error;
-pub use methods::{METHODS, fits};
+pub use methods::{METHODS, fits, slots_of};
 pub use model::Model;
 pub use plane::P4;
 pub use program::FILES;

@@ -1,7 +1,7 @@
 //! What the program decides by.
 
 use weir_steering::cheetah::{ANSWERS, PARTITIONS, TIER_BITS, answered_by_backends};
-use weir_steering::{MethodId, Misfit, SCHEDULER, Settings};
+use weir_steering::{DCODE_BITS, MethodId, Misfit, ROWS, SCHEDULER, Settings};
 
 /// The methods that `p4/methods` has.
 pub const METHODS: &[MethodId] =
@@ -36,4 +36,14 @@ pub fn fits(settings: &Settings) -> Result<(), Misfit> {
         return misfit(PARTITIONS, "a switch has no room for so many connections", &right);
     }
     Ok(())
+}
+
+/// Entries of `slots` that the tables of such a service take, both of them: packets follow one while the next one is
+/// written. Lists of servers, which are as long as pools are, count for nothing here.
+pub fn slots_of(settings: &Settings) -> u64 {
+    match settings.method() {
+        MethodId::Concury => 2 << settings.get(DCODE_BITS),
+        MethodId::Residue => 2 * u64::from(settings.get(ROWS)),
+        _ => 0,
+    }
 }

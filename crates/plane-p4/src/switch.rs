@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(1);
 /// The same while one that was away is looked for again and again.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
+/// Bytes that are sent over one connection: Thrift's library lets a server read 100 MB of each, whatever messages
+/// these are, and then ends it.
+const MOST_SENT: usize = 64 << 20;
 
 type Keyed = (Table, Vec<Vec<u8>>);
 
@@ -33,6 +36,10 @@ type Keyed = (Table, Vec<Vec<u8>>);
 pub struct Switch {
     address: String,
     stream: Option<TcpStream>,
+    /// For how long an answer is waited for now.
+    patience: Duration,
+    /// Bytes that have gone over this connection.
+    sent: usize,
     sequence: i32,
     /// What the switch calls its entries.
     handles: HashMap<Keyed, i32>,
@@ -44,14 +51,28 @@ impl Switch {
     /// # Errors
     /// If it is not there.
     pub fn connect(address: &str) -> Result<Self, Error> {
+        Self::connect_within(address, PATIENCE)
+    }
+
+    fn connect_within(address: &str, patience: Duration) -> Result<Self, Error> {
         let mut switch = Self {
             address: address.to_owned(),
             stream: None,
+            patience,
+            sent: 0,
             sequence: 0,
             handles: HashMap::new(),
         };
         switch.reach()?;
         Ok(switch)
+    }
+
+    /// Looks whether a switch is at this address that runs the program, and leaves it as it is.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn look(address: &str, patience: Duration) -> Result<(), Error> {
+        Self::connect_within(address, patience)?.read(&[(Register::Epoch, 0)]).map(drop)
     }
 
     fn lost(&self, source: io::Error) -> Error {
@@ -72,10 +93,12 @@ impl Switch {
             io::Result::Ok(stream)
         };
         self.stream = Some(open().map_err(|source| self.lost(source))?);
-        self.set_patience(PATIENCE)
+        self.sent = 0;
+        self.set_patience(self.patience)
     }
 
-    fn set_patience(&self, patience: Duration) -> Result<(), Error> {
+    fn set_patience(&mut self, patience: Duration) -> Result<(), Error> {
+        self.patience = patience;
         let set = self.stream.as_ref().map_or(Ok(()), |s| s.set_read_timeout(Some(patience)));
         set.map_err(|source| self.lost(source))
     }
@@ -101,6 +124,9 @@ impl Switch {
     ) -> Result<(), Error> {
         let mut done = 0;
         while done < count {
+            if self.sent > MOST_SENT {
+                self.reach()?;
+            }
             let part = (count - done).min(UNDER_WAY);
             let (mut calls, first) = (Calls::default(), self.sequence);
             let mut names = Vec::with_capacity(part);
@@ -108,6 +134,7 @@ impl Switch {
                 names.push(put(done + at, &mut calls, first.wrapping_add(at as i32)));
             }
             self.sequence = first.wrapping_add(part as i32);
+            self.sent += calls.bytes.len();
             let Some(stream) = &self.stream else {
                 return Err(self.lost(io::ErrorKind::NotConnected.into()));
             };
@@ -393,14 +420,17 @@ impl Target for Switch {
     }
 
     fn find(&mut self) -> Result<(), Error> {
-        self.reach()?;
-        self.read_within(SHORT_PATIENCE, &[(Register::Epoch, 0)]).map(drop)
+        self.patience = SHORT_PATIENCE;
+        let found = self.reach().and_then(|()| self.read(&[(Register::Epoch, 0)]));
+        self.set_patience(PATIENCE)?;
+        found.map(drop)
     }
 
     /// Emptying all registers takes the switch most of a second, in which it does nothing else. One that was filled
     /// is emptied of what packets ask without anything having been written for them.
     fn start_over(&mut self) -> Result<bool, Error> {
         self.handles.clear();
+        self.patience = PATIENCE;
         self.reach()?;
         let filled = self.read(&[(Register::Epoch, 0)])?[0] != 0;
         if filled {

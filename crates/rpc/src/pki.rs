@@ -112,11 +112,18 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
 }
 
-fn validity(params: &mut CertificateParams, days: u32) -> i64 {
+/// For so many days from now on, and not longer than who signs it.
+fn validity(params: &mut CertificateParams, days: u32, last: Option<i64>) -> Result<i64, PkiError> {
     let now = OffsetDateTime::now_utc();
+    let wanted = now + Duration::days(days.into());
+    let last = last.and_then(|last| OffsetDateTime::from_unix_timestamp(last).ok());
+    if let Some(last) = last.filter(|last| wanted - *last > Duration::DAY) {
+        return Err(PkiError::TooLong((last - now).whole_days().max(0)));
+    }
     params.not_before = now - BEFORE;
-    params.not_after = now + Duration::days(days.into());
-    params.not_after.unix_timestamp()
+    // An authority of as many days was made some time before.
+    params.not_after = last.map_or(wanted, |last| last.min(wanted));
+    Ok(params.not_after.unix_timestamp())
 }
 
 /// Makes an authority in a directory, which is made if it is not there.
@@ -130,7 +137,7 @@ pub fn init(directory: &Path, name: &str, days: u32) -> Result<Issued, PkiError>
     params.distinguished_name = called(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let ends = validity(&mut params, days);
+    let ends = validity(&mut params, days, None)?;
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     write_both(directory, AUTHORITY, &certificate.pem(), &key.serialize_pem(), ends)
@@ -179,16 +186,13 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
     let read = |path: &Path| {
         fs::read_to_string(path).map_err(|source| PkiError::File { path: path.to_owned(), source })
     };
-    let holds = Identity::of_file(&ca)?.ends - OffsetDateTime::now_utc().unix_timestamp();
-    if i64::from(*days) * 86_400 > holds {
-        return Err(PkiError::TooLong((holds / 86_400).max(0)));
-    }
+    let mut params = CertificateParams::new(hosts.clone())?;
+    let ends = validity(&mut params, *days, Some(Identity::of_file(&ca)?.ends))?;
     let signing = KeyPair::from_pem(&read(&ca_key)?)?;
     if Identity::key_of_file(&ca)? != signing.subject_public_key_info() {
         return Err(PkiError::OtherKey { key: ca_key, certificate: ca });
     }
     let issuer = Issuer::from_ca_cert_pem(&read(&ca)?, signing)?;
-    let mut params = CertificateParams::new(hosts.clone())?;
     params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
     params.distinguished_name = called(name);
     params.is_ca = IsCa::ExplicitNoCa;
@@ -201,7 +205,6 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
         }
         Role::Agent => vec![ExtendedKeyUsagePurpose::ClientAuth],
     };
-    let ends = validity(&mut params, *days);
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
     write_both(to, name, &certificate.pem(), &key.serialize_pem(), ends)

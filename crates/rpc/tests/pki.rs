@@ -123,6 +123,11 @@ fn what_would_be_of_no_use_is_refused() {
     let error = pki::issue(own, own, &long).unwrap_err().to_string();
     assert!(error.contains("more days"), "{error}");
     assert_eq!(pki::list(own).unwrap().len(), 1);
+    // As many as the authority was made for, a moment ago: it ends with that.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let same = Request { days: 10, ..request("b0", Role::Agent, BACKEND) };
+    let issued = pki::issue(own, own, &same).unwrap();
+    assert_eq!(issued.ends, Identity::of_file(&own.join("ca.pem")).unwrap().ends);
 }
 
 #[test]

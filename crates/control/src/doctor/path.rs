@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::config::{Backend, Check, Config, Protocol, Service, Vip, What, XdpMode};
+use crate::config::{Backend, Check, Config, PlaneKind, Protocol, Service, Vip, What, XdpMode};
 use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution, WayOut};
 use weir_plane::forward::Tunnel;
 
@@ -32,10 +32,12 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let all: BTreeSet<Vip> = config.services.iter().flat_map(Service::addresses).collect();
     let vips: BTreeSet<IpAddr> = all.iter().map(|vip| vip.address).collect();
     for vip in &all {
-        findings.push(match vip.is_host() {
-            true => local(vip.address, &own, config),
-            false => prefix(vip, &own),
-        });
+        match vip.is_host() {
+            // There the host is to have no service's address, and what is in the way is told with the switch.
+            true if config.balancer.plane == PlaneKind::P4 => {}
+            true => findings.push(local(vip.address, &own, config)),
+            false => findings.push(prefix(vip, &own)),
+        }
     }
     let hops = next_hops(input, &vips, findings);
     if input.probe {

@@ -383,6 +383,8 @@ pub struct Engine<P: Plane = LivePlane> {
     told_plane: Option<PlaneKind>,
     /// Held while it fills a switch.
     claim: Option<UnixListener>,
+    /// Says what of the host is in the plane's way, and what to do; it is asked for each status, as it changes.
+    in_the_way: Option<fn(&Config) -> Vec<(String, String)>>,
 }
 
 /// Directory of an instance's pins.
@@ -696,6 +698,7 @@ impl<P: Plane> Engine<P> {
             user: None,
             told_plane: None,
             claim: None,
+            in_the_way: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {

@@ -627,6 +627,7 @@ impl<P: Plane> Engine<P> {
                 .warnings
                 .iter()
                 .cloned()
+                .chain(self.host_warnings())
                 .chain(slowed.map(|a| slow(&a.interface)))
                 .chain(self.unfollowed.iter().map(|why| {
                     format!("the file was refused at the last SIGHUP, and the one before is in force: {why}")
@@ -664,6 +665,12 @@ impl<P: Plane> Engine<P> {
             table_bytes_used: used,
             table_bytes: all,
         })
+    }
+
+    /// What of the host is in the plane's way now, and what to do.
+    pub(super) fn host_warnings(&self) -> impl Iterator<Item = String> {
+        let found = self.in_the_way.map_or_else(Vec::new, |look| look(&self.config));
+        found.into_iter().map(|(what, mend)| format!("{what}: {mend}"))
     }
 
     /// What the plane in user space tells, if one is wanted.

@@ -29,7 +29,7 @@ impl Engine<P4<Switch>> {
         super::Document::read(&config.balancer.run_dir)?;
         let address = config.p4.thrift.to_string();
         let place = place_of(&config_path, Table::P4, "thrift");
-        let claim = claim(&address).map_err(|error| match error.kind() {
+        let claim = claim(config.p4.thrift.port()).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
                 let held = format!("{place}[p4]: another weir fills the switch at {address}");
                 EngineError::Conflict(held)
@@ -49,12 +49,12 @@ impl Engine<P4<Switch>> {
         })?;
         let Starting { breaking, fleet, instead } = starting;
         let resumed = switch.was_filled();
-        let warnings = crate::doctor::in_the_way(&config).into_iter();
-        let warnings = warnings.map(|(what, mend)| format!("{what}: {mend}")).collect();
-        let found = Found { resumed, warnings, breaking, fleet, instead };
+        let found = Found { resumed, warnings: Vec::new(), breaking, fleet, instead };
         let resolve = crate::neigh::resolve_now;
         let mut engine = Self::over(switch, found, config, config_path, health, resolve, lock)?;
         engine.claim = Some(claim);
+        engine.in_the_way = Some(crate::doctor::in_the_way);
+        engine.host_warnings().for_each(|warning| tracing::warn!("{warning}"));
         engine.told_plane = plane;
         super::give_back_memory();
         Ok(engine)
@@ -62,8 +62,9 @@ impl Engine<P4<Switch>> {
 }
 
 /// Held while this process fills the switch there: two would each take the other's writes for a restart. Such
-/// names are of a network namespace, as the switch's loopback is.
-fn claim(address: &str) -> io::Result<UnixListener> {
-    let name = SocketAddr::from_abstract_name(format!("weir-p4-{address}"))?;
+/// names are of a network namespace, as the switch's loopback is. Its server listens on every address, so that its
+/// port says which one it is.
+fn claim(port: u16) -> io::Result<UnixListener> {
+    let name = SocketAddr::from_abstract_name(format!("weir-p4-{port}"))?;
     UnixListener::bind_addr(&name)
 }

@@ -129,9 +129,10 @@ impl<T: Target> Core<T> {
                 continue;
             };
             let mut wakes = [PollFd::new(wake, PollFlags::POLLIN)];
-            let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::ZERO);
+            // In whole milliseconds, and not in none: that would ask again and again through the last one.
+            let pause = pause.as_micros().div_ceil(1000) as u16;
             // A signal is no reason to end.
-            if poll(&mut wakes, pause).is_ok_and(|ready| ready > 0) {
+            if poll(&mut wakes, PollTimeout::from(pause)).is_ok_and(|ready| ready > 0) {
                 self.fetch()?;
                 break;
             }

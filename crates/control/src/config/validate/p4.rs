@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_plane_p4::{METHODS, layout};
-use weir_steering::{MethodId, Misfit};
+use weir_steering::cheetah::PARTITIONS;
+use weir_steering::{DCODE_BITS, MethodId, Misfit, ROWS};
 
 use super::super::error::Problems;
 use super::super::{P4, resolve, written};
@@ -114,6 +115,39 @@ pub(super) fn fits(services: &[Service], places: &[Range<usize>], problems: &mut
         };
         let field = format!("service {:?}: {setting}", service.name);
         problems.add(place.clone(), field, wrong, format!("{right}, or {KERNEL}"));
+    }
+    has_room(services, places, problems);
+}
+
+/// Refuses tables for which there is no room on the switch, at the first service that is too much.
+fn has_room(services: &[Service], places: &[Range<usize>], problems: &mut Problems<'_>) {
+    let (mut slots, mut partitions) = (0, 0);
+    for (service, place) in services.iter().zip(places) {
+        let settings = service.method.settings();
+        let wanted = weir_plane_p4::slots_of(settings);
+        let connections = match settings.method() {
+            MethodId::CheetahStateful => u64::from(settings.get(PARTITIONS)),
+            _ => 0,
+        };
+        (slots, partitions) = (slots + wanted, partitions + connections);
+        let setting = if settings.method() == MethodId::Concury { DCODE_BITS } else { ROWS };
+        let both = "two tables of each service, as packets follow one while the next one is written";
+        for (taken, own, most, setting, what, size) in [
+            (slots, wanted, layout::SLOTS, setting, both, "SLOTS"),
+            (partitions, connections, layout::PARTITIONS, PARTITIONS, "all services", "PARTITIONS"),
+        ] {
+            let most = u64::from(most);
+            if own == 0 || taken <= most {
+                continue;
+            }
+            problems.add(
+                place.clone(),
+                format!("service {:?}: {setting}", service.name),
+                format!("with the services before it {taken} are taken, and a switch has room for {most} ({what})"),
+                format!("give fewer ({size} in p4/sizes.p4), or {KERNEL}"),
+            );
+            return;
+        }
     }
 }
 
@@ -262,6 +296,34 @@ mod tests {
             let said = parse(balancer, WEB, more).unwrap_err();
             assert!(said.contains(&format!(": {field}: ")), "{field}: {said}");
         }
+    }
+
+    /// Whatever a pool is like, tables of that size find no room.
+    #[test]
+    fn tables_without_room_are_refused() {
+        let with = |service: &str, more: &str| {
+            let text = format!(
+                "{WEB}{service}\n[[service.backend]]\nname = \"b0\"\naddress = \"10.0.0.2\"\n{more}"
+            );
+            // The usual backend is the last service's.
+            parse("", &text, "").map(|_| ())
+        };
+        let second = |method: &str| {
+            format!("[[service]]\nname = \"more\"\nvip = \"10.0.0.3\"\nport = 80\n{method}\n")
+        };
+        let rows = |rows: u32| format!("method = \"residue\"\nrows = {rows}");
+        let own = |service: &str| parse("", &format!("{WEB}{service}"), "").map(|_| ());
+        own(&rows(1 << 18)).unwrap();
+        let said = own(&rows(1 << 19)).unwrap_err();
+        assert!(said.contains("service \"web\": rows: ") && said.contains("SLOTS"), "{said}");
+        with(&rows(1 << 17), &second(&rows(1 << 17))).unwrap();
+        let said = with(&rows(1 << 18), &second("method = \"concury\"")).unwrap_err();
+        assert!(said.contains("service \"more\": dcode_bits: "), "{said}");
+        let slots = |n: u32| {
+            format!("method = \"cheetah-stateful\"\nanswers = \"backend\"\npartitions = {n}")
+        };
+        let said = with(&slots(4), &second(&slots(8))).unwrap_err();
+        assert!(said.contains("service \"more\": partitions: "), "{said}");
     }
 
     /// Another plane does not look at the table, and the option overrides the file.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR MIT)
 /* Connections as they open and close, for balancers (docs/agent.md).
  *
- * The kernel's tracepoint is told of each change of a TCP socket's state, after the change: of a socket that
- * closes when it is out of the hash tables already, of one that opens when it is in them. So what a dump
- * finds that began after an event was told, and what is told afterwards, leave nothing out.
+ * The kernel's tracepoint is told of each change of a TCP socket's state: of a socket that closes when it is out
+ * of the hash tables already, of one that opens when it is in them. So what a dump finds that began after an
+ * event was told, and what is told afterwards, leave nothing out.
+ *
+ * Programs at tracepoints may be passed over where a packet comes in while the processor is busy with some other
+ * tracing program's affairs, and nobody is told. So what opens is told by the socket itself (BPF_PROG_TYPE_SOCK_OPS
+ * at the root of the control groups), as part of its way through the kernel, where such a program can be had.
  *
  * A half-open connection has no socket yet (only a request, or a cookie), so SYNs come to nothing here. */
 #include <linux/bpf.h>
@@ -84,6 +88,9 @@ struct {
 	__type(value, __u32);
 } told SEC(".maps");
 
+/* Whether weir_opened is attached: then the tracepoint does not tell the same. */
+volatile __u32 told_by_socket = 0;
+
 /* Changes that there was no room for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -158,28 +165,63 @@ static __always_inline int is_told(const struct change *change)
 	return bpf_map_lookup_elem(&told, &of) != 0;
 }
 
+static __always_inline void tell(struct change *change)
+{
+	__u64 waiting = bpf_ringbuf_query(&changes, BPF_RB_AVAIL_DATA);
+	__u64 flags = waiting > WAKE_AT ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	__u32 zero = 0;
+
+	if (bpf_ringbuf_output(&changes, change, sizeof(*change), flags)) {
+		__u64 *count = bpf_map_lookup_elem(&missed, &zero);
+
+		if (count)
+			++*count;
+	}
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int weir_connections(__u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
 	int kind = meaning((int)arguments[1], (int)arguments[2]);
 	struct change change;
-	__u32 zero = 0;
 
-	if (kind < 0 || sk->sk_protocol != PROTOCOL_TCP ||
+	if (kind < 0 || (kind == CONNECTION_OPENED && told_by_socket) ||
+	    sk->sk_protocol != PROTOCOL_TCP ||
 	    sk->__sk_common.skc_net.net->net_cookie != network)
 		return 0;
 	change.kind = kind;
-	if (!ends(&change, sk) || !is_told(&change))
-		return 0;
-	__u64 waiting = bpf_ringbuf_query(&changes, BPF_RB_AVAIL_DATA);
-	__u64 flags = waiting > WAKE_AT ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
-
-	if (bpf_ringbuf_output(&changes, &change, sizeof(change), flags)) {
-		__u64 *count = bpf_map_lookup_elem(&missed, &zero);
-
-		if (count)
-			++*count;
-	}
+	if (ends(&change, sk) && is_told(&change))
+		tell(&change);
 	return 0;
+}
+
+SEC("sockops")
+int weir_opened(struct bpf_sock_ops *sock)
+{
+	struct change change;
+
+	if (sock->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB || bpf_get_netns_cookie(sock) != network)
+		return 1;
+	if (sock->family == FAMILY_IPV4) {
+		mapped(change.local, sock->local_ip4);
+		mapped(change.remote, sock->remote_ip4);
+	} else if (sock->family == FAMILY_IPV6) {
+		__u32 local[] = { sock->local_ip6[0], sock->local_ip6[1], sock->local_ip6[2],
+				  sock->local_ip6[3] };
+		__u32 remote[] = { sock->remote_ip6[0], sock->remote_ip6[1], sock->remote_ip6[2],
+				   sock->remote_ip6[3] };
+
+		__builtin_memcpy(change.local, local, 16);
+		__builtin_memcpy(change.remote, remote, 16);
+	} else {
+		return 1;
+	}
+	change.local_port = sock->local_port;
+	/* As on the wire, in the upper half of the word as it stands in memory. */
+	change.remote_port = bpf_ntohl(sock->remote_port);
+	change.kind = CONNECTION_OPENED;
+	if (is_told(&change))
+		tell(&change);
+	return 1;
 }

@@ -10,8 +10,10 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, RingBufferBuilder};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -128,7 +130,13 @@ fn run(
         skel.attach().context(|| "attach the program that follows connections".into())?;
         skel
     };
-    let _ = &mut skel;
+    // Where there are no control groups of version 2, the tracepoint tells all.
+    if let Ok(root) = root_of_groups() {
+        let link = skel.progs.weir_opened.attach_cgroup(root.as_raw_fd());
+        let link = link.context(|| "attach the program that is told of what opens".into())?;
+        skel.links.weir_opened = Some(link);
+        skel.maps.bss_data.as_deref_mut().ok_or(Error::Object)?.told_by_socket = 1;
+    }
     let fresh = RefCell::new(Vec::new());
     let mut builder = RingBufferBuilder::new();
     builder
@@ -181,6 +189,35 @@ fn run(
             std::thread::sleep(LOOK_EVERY / 5);
         }
     }
+}
+
+/// The root of the control groups that this process sees, whether and wherever their file system is mounted.
+fn root_of_groups() -> io::Result<OwnedFd> {
+    let own = |fd: libc::c_long| match fd {
+        // SAFETY: the kernel has just made it, and nobody else has it.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: a name that ends with a zero, and numbers.
+    let system =
+        own(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), libc::FSOPEN_CLOEXEC) })?;
+    let none = std::ptr::null::<u8>();
+    // SAFETY: a descriptor of ours; this command takes neither key nor value.
+    let made = unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            system.as_raw_fd(),
+            libc::FSCONFIG_CMD_CREATE,
+            none,
+            none,
+            0,
+        )
+    };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor of ours, and numbers.
+    own(unsafe { libc::syscall(libc::SYS_fsmount, system.as_raw_fd(), libc::FSMOUNT_CLOEXEC, 0) })
 }
 
 fn take(shared: &Shared, fresh: &mut Vec<Change>, missed: u64) {

@@ -11,7 +11,9 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let DoctorInput { config, patience, .. } = input;
     let address = config.p4.thrift;
     findings.push(match Switch::look(&address.to_string(), *patience) {
-        Ok(()) => Finding::ok("switch", format!("there is a switch at {address} that runs p4/weir.p4")),
+        Ok(()) => {
+            Finding::ok("switch", format!("there is a switch at {address} that runs p4/weir.p4"))
+        }
         Err(error) if error.is_gone() => Finding::fail(
             "switch",
             error.to_string(),
@@ -60,7 +62,9 @@ fn disturbs(config: &Config, service: &Service, vip: IpAddr) -> Option<(String, 
     let leave_alone = format!("ip{family} route add blackhole {vip}/{bits}");
     match neigh::taken(vip)? {
         Taken::Answers => Some((
-            format!("{vip} of service {name:?} is an address of this host, which answers beside the switch"),
+            format!(
+                "{vip} of service {name:?} is an address of this host, which answers beside the switch"
+            ),
             format!("take it off, and lead routers here by a route to {vip}"),
         )),
         // Without a route it says so to IPv6 senders; to those of IPv4 only as a router.
@@ -75,7 +79,9 @@ fn disturbs(config: &Config, service: &Service, vip: IpAddr) -> Option<(String, 
         Taken::SentOn | Taken::Refused if !service.answers_come() => {
             let setting = forwards(config, vip)?;
             Some((
-                format!("this host forwards ({setting}): packets to {vip} of service {name:?} go on twice"),
+                format!(
+                    "this host forwards ({setting}): packets to {vip} of service {name:?} go on twice"
+                ),
                 format!("{leave_alone}   (or sysctl -w {setting}=0)"),
             ))
         }
@@ -94,7 +100,8 @@ fn forwards(config: &Config, vip: IpAddr) -> Option<String> {
         read(&file).is_some_and(|value| value != "0")
     };
     // In a setting's name dots and slashes change places, and the interface of a VLAN has a dot.
-    let setting = |name: &String| format!("net.{family}.conf.{}.forwarding", name.replace('.', "/"));
+    let setting =
+        |name: &String| format!("net.{family}.conf.{}.forwarding", name.replace('.', "/"));
     names.iter().find(on).map(setting)
 }
 
@@ -129,8 +136,10 @@ mod tests {
                  port = 80\n[[service.backend]]\nname = \"b0\"\naddress = \"{vip}7\"\n"
             );
             let config = Config::parse(&text, "weir.toml").expect("it is good");
-            let all: Vec<String> =
-                in_the_way(&config).into_iter().map(|(what, mend)| format!("{what}: {mend}")).collect();
+            let all: Vec<String> = in_the_way(&config)
+                .into_iter()
+                .map(|(what, mend)| format!("{what}: {mend}"))
+                .collect();
             all.join("; ")
         };
         lb.enter(|| {

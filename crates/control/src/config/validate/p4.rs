@@ -131,7 +131,8 @@ fn has_room(services: &[Service], places: &[Range<usize>], problems: &mut Proble
         };
         (slots, partitions) = (slots + wanted, partitions + connections);
         let setting = if settings.method() == MethodId::Concury { DCODE_BITS } else { ROWS };
-        let both = "two tables of each service, as packets follow one while the next one is written";
+        let both =
+            "two tables of each service, as packets follow one while the next one is written";
         for (taken, own, most, setting, what, size) in [
             (slots, wanted, layout::SLOTS, setting, both, "SLOTS"),
             (partitions, connections, layout::PARTITIONS, PARTITIONS, "all services", "PARTITIONS"),

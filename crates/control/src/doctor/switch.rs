@@ -129,7 +129,8 @@ mod tests {
     fn the_stack_is_to_say_nothing() {
         let pair = Pair::new();
         let lb = &pair.lb;
-        lb.ip("link add link eth0 name eth0.7 type vlan id 7\nlink set eth0.7 up").unwrap();
+        // Of a name as the interface of a VLAN has it.
+        lb.ip("link add eth0.7 type veth peer name other\nlink set eth0.7 up").unwrap();
         let found = |vip: &str| {
             let text = format!(
                 "[balancer]\nplane = \"p4\"\ninterfaces = [\"eth0.7\"]\n[[service]]\nname = \"web\"\nvip = \"{vip}\"\n\

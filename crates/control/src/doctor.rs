@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::config::{Config, PlaneKind};
 use crate::neigh::{self, NeighError};
 
-pub(crate) use switch::in_the_way;
+pub(crate) use switch::{Hindrance, in_the_way};
 pub use weir_host::{Finding, Verdict};
 
 /// What [`examine`] is to look at, and how long.

@@ -40,8 +40,11 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     findings.extend(found.into_iter().map(|(what, mend)| Finding::fail("host", what, mend)));
 }
 
+/// What is in the plane's way, and what to do.
+pub(crate) type Hindrance = (String, String);
+
 /// What the host does with packets that the switch forwards, as its stack sees them, too; and what to do.
-pub(crate) fn in_the_way(config: &Config) -> Vec<(String, String)> {
+pub(crate) fn in_the_way(config: &Config) -> Vec<Hindrance> {
     let mut found = Vec::new();
     for service in &config.services {
         for vip in service.hosts() {
@@ -54,7 +57,7 @@ pub(crate) fn in_the_way(config: &Config) -> Vec<(String, String)> {
 }
 
 /// What its stack does with packets of one address, if that is not nothing.
-fn disturbs(config: &Config, service: &Service, vip: IpAddr) -> Option<(String, String)> {
+fn disturbs(config: &Config, service: &Service, vip: IpAddr) -> Option<Hindrance> {
     let (name, family, bits) = match vip {
         IpAddr::V4(_) => (&service.name, "", 32),
         IpAddr::V6(_) => (&service.name, " -6", 128),

@@ -74,6 +74,7 @@ pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Api, Config, PlaneKind, Source, Table, Web, XdpMode, place_of};
+use crate::doctor::Hindrance;
 use crate::history::{History, Who};
 use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
@@ -384,7 +385,7 @@ pub struct Engine<P: Plane = LivePlane> {
     /// Held while it fills a switch.
     claim: Option<UnixListener>,
     /// Says what of the host is in the plane's way, and what to do; it is asked for each status, as it changes.
-    in_the_way: Option<fn(&Config) -> Vec<(String, String)>>,
+    in_the_way: Option<fn(&Config) -> Vec<Hindrance>>,
 }
 
 /// Directory of an instance's pins.

@@ -5,9 +5,9 @@
  * of the hash tables already, of one that opens when it is in them. So what a dump finds that began after an
  * event was told, and what is told afterwards, leave nothing out.
  *
- * Programs at tracepoints may be passed over where a packet comes in while the processor is busy with some other
- * tracing program's affairs, and nobody is told. So what opens is told by the socket itself (BPF_PROG_TYPE_SOCK_OPS
- * at the root of the control groups), as part of its way through the kernel, where such a program can be had.
+ * A program at a tracepoint is passed over now and then, and nobody is told (docs/agent.md). So what opens is told
+ * by the socket itself first (BPF_PROG_TYPE_SOCK_OPS at the root of the control groups), where there is such a
+ * program and the server is in these groups; the tracepoint comes next, and tells what that has not.
  *
  * A half-open connection has no socket yet (only a request, or a cookie), so SYNs come to nothing here. */
 #include <linux/bpf.h>
@@ -88,8 +88,13 @@ struct {
 	__type(value, __u32);
 } told SEC(".maps");
 
-/* Whether weir_opened is attached: then the tracepoint does not tell the same. */
-volatile __u32 told_by_socket = 0;
+/* What weir_opened has told last on this processor: the tracepoint is next with the same. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct change);
+} opened_last SEC(".maps");
 
 /* Changes that there was no room for. */
 struct {
@@ -179,6 +184,23 @@ static __always_inline void tell(struct change *change)
 	}
 }
 
+/* A packet that comes in between may have another one noted there: then the same is told twice, which changes
+ * nothing, as it is before anything else is told of that connection. */
+static __always_inline int is_told_already(const struct change *change)
+{
+	__u32 zero = 0, one[sizeof(*change) / 4], other[sizeof(*change) / 4];
+	struct change *last = bpf_map_lookup_elem(&opened_last, &zero);
+	__u32 differs = 0;
+
+	if (!last)
+		return 0;
+	__builtin_memcpy(one, change, sizeof(one));
+	__builtin_memcpy(other, last, sizeof(other));
+	for (unsigned int at = 0; at < sizeof(*change) / 4; at++)
+		differs |= one[at] ^ other[at];
+	return !differs;
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int weir_connections(__u64 *arguments)
 {
@@ -186,12 +208,13 @@ int weir_connections(__u64 *arguments)
 	int kind = meaning((int)arguments[1], (int)arguments[2]);
 	struct change change;
 
-	if (kind < 0 || (kind == CONNECTION_OPENED && told_by_socket) ||
-	    sk->sk_protocol != PROTOCOL_TCP ||
+	if (kind < 0 || sk->sk_protocol != PROTOCOL_TCP ||
 	    sk->__sk_common.skc_net.net->net_cookie != network)
 		return 0;
 	change.kind = kind;
-	if (ends(&change, sk) && is_told(&change))
+	if (!ends(&change, sk) || !is_told(&change))
+		return 0;
+	if (kind != CONNECTION_OPENED || !is_told_already(&change))
 		tell(&change);
 	return 0;
 }
@@ -200,6 +223,7 @@ SEC("sockops")
 int weir_opened(struct bpf_sock_ops *sock)
 {
 	struct change change;
+	__u32 zero = 0;
 
 	if (sock->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB || bpf_get_netns_cookie(sock) != network)
 		return 1;
@@ -221,7 +245,9 @@ int weir_opened(struct bpf_sock_ops *sock)
 	/* As on the wire, in the upper half of the word as it stands in memory. */
 	change.remote_port = bpf_ntohl(sock->remote_port);
 	change.kind = CONNECTION_OPENED;
-	if (is_told(&change))
-		tell(&change);
+	if (!is_told(&change))
+		return 1;
+	tell(&change);
+	bpf_map_update_elem(&opened_last, &zero, &change, BPF_ANY);
 	return 1;
 }

@@ -8,8 +8,8 @@ from model import (CLIENT, CLIENT6, OUR_MAC, TAGGED, DEVICES, VIP, VIP6, Book, S
                    length_of, passes, sends, service, way_tags)
 from packet import FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp
 from parsing import NAMES, data, tcp, udp
-from translated import (INSIDE, INSIDE6, LEAVING_MAC, NEXT_MAC, NOWHERE, NOWHERE6, PORT, SILENT, SILENT6, SMALL,
-                        SMALL6, TAGS, error, other_end, piece_of, tells_sender)
+from translated import (INSIDE, INSIDE6, LEAVING_MAC, LIMITS, NEXT_MAC, NOWHERE, NOWHERE6, PORT, SILENT, SILENT6, SMALL,
+                        SMALL6, TAGS, asks_for_less, error, other_end, piece_of, tells_sender)
 from translated import back as plainly
 
 OWN, OWN6, SOURCE, UNUSED = "10.7.0.1", "2001:db8:7::1", 2000, 2001
@@ -227,6 +227,14 @@ def to_clients():
     book.setup("same", pool(), services())
     book.setup("own", pool(port=PORT), services(), own_macs=[OUR_MAC])
     book.setup("tells", pool(port=PORT), services(), errors=MANY)
+    for setup, (given, most) in LIMITS.items():
+        limited = pool(port=PORT, **given)
+        book.setup(setup, limited, services())
+        for family in (4, 6):
+            vip, client = pick(family, VIP, VIP6), pick(family, CLIENT, CLIENT6)
+            asks_for_less(book, setup, family, most[family], lambda tcp: answer(family, from_tcp(**tcp)),
+                          lambda packet: back(packet, client, 5555, vip, 80), "back.full_limited",
+                          there(Packet(eth(), ip(family), tcp(flags="S")), limited[family == 6], new=True))
     for family in (4, 6):
         name, ttl = NAMES[family], pick(family, "ttl", "hlim")
         vip, client = pick(family, VIP, VIP6), pick(family, CLIENT, CLIENT6)

@@ -137,6 +137,11 @@ def sends(packet, to, new=False, out=None, **other):
                 **other)
 
 
+def lowers(step, packet):
+    """The step with a packet in whose place another one comes out as if it had come."""
+    return Step(**{**step.said, "packet": packet})
+
+
 def passes(packet, reason, **other):
     return Step(packet=packet, verdict="pass", reason=reason, **other)
 

@@ -4,7 +4,7 @@ checksums follow (RFC 1624), and so does what an ICMP error quotes (RFC 5508).""
 from errors import ROUTER, ROUTER6
 from messages import MANY, told
 from model import (CLIENT, CLIENT6, DEVICES, NOBODY, NOBODY6, OTHER, OUR_MAC, TAGGED, VIP, VIP6, Book, Step, backend,
-                   change, drops, eth, length_of, passes, sends, service, way_tags)
+                   change, drops, eth, length_of, lowers, passes, sends, service, way_tags)
 from packet import AUTH, DESTINATION, FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp, Vlan
 from parsing import NAMES, data, ip, tcp, udp
 
@@ -224,12 +224,44 @@ def zero_summed(family, to):
     raise AssertionError("there is one")
 
 
+def mss(value):
+    """What a SYN, or its answer, asks for."""
+    return {"flags": "SA", "options": bytes([2, 4]) + value.to_bytes(2, "big")}
+
+
+# By the number that the service gives, and by the way of 1,400 bytes to the backend.
+LIMITS = {"fixed": ({"segments": 1000}, {4: 1000, 6: 1000}), "auto": ({"segments": 0, "mtu": 1400}, {4: 1360, 6: 1340})}
+
+
+def asks_for_less(book, setup, family, most, answer, back, rule, *before):
+    """SYN+ACKs of a service that limits segments; `before`: what comes before them."""
+    name = f"{setup}_{NAMES[family]}"
+    for value in (most + 1, 1460, 0xFFFF):
+        book.case(f"{name}_{value}", rule, setup, "It asks for more than the client is to send.", *before,
+                  lowers(back(answer(mss(most))), answer(mss(value))))
+    for value in (536, most):
+        book.case(f"{name}_{value}", "mss.answer", setup, "It asks for no more than that.", *before,
+                  back(answer(mss(value))))
+    book.case(f"{name}_none", "mss.without", setup, "It asks for nothing.", *before, back(answer({"flags": "SA"})))
+    book.case(f"{name}_later", "mss.no_syn", setup, "Only a SYN+ACK asks.", *before,
+              back(answer({**mss(1460), "flags": "A"})))
+
+
 def to_clients():
     book = Book("nat_back", "NAT on the way back: what a backend sends to a client is the service's.")
     book.setup("port", pool(port=PORT), services())
     book.setup("same", pool(), services())
     book.setup("any", pool(), services(None, None))
     book.setup("own", pool(port=PORT), services(), own_macs=[OUR_MAC])
+    for setup, (given, most) in LIMITS.items():
+        book.setup(setup, pool(port=PORT, **given), services())
+        for family in (4, 6):
+            vip, silent = (VIP, SILENT) if family == 4 else (VIP6, SILENT6)
+            made = lambda tcp, **other: answer(family, from_tcp(**tcp), **other)
+            asks_for_less(book, setup, family, most[family], made, lambda packet: back(packet, vip, 80), "back.limited")
+            book.case(f"{setup}_{NAMES[family]}_silent", "back.kernels_limited", setup, "The kernel forwards it.",
+                      lowers(kernels(made(mss(most[family]), dst=silent), vip, 80), made(mss(1460), dst=silent)),
+                      needs=["next_hops"])
     for family in (4, 6):
         name, vip = NAMES[family], VIP if family == 4 else VIP6
         inside = INSIDE if family == 4 else INSIDE6

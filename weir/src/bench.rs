@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
 use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
-use weir_bench::{control, instructions, lookup, maps, plane, update, xdp};
+use weir_bench::{control, instructions, lookup, maps, plane, throughput, update, xdp};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -56,6 +56,16 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
         BenchVerb::Update { states, rounds, json } => {
             let request = update::Request { states, rounds };
             let report = update::run(&request, |rows| lines(rows, json))?;
+            if json { out::json(&report) } else { Ok(()) }
+        }
+        BenchVerb::Throughput { forward, rounds, seconds, json } => {
+            let named = |name: &String| {
+                throughput::Forward::ALL.into_iter().find(|forward| forward.name() == name)
+            };
+            let forward = forward.iter().filter_map(named).collect();
+            let weir = std::env::current_exe().context("cannot find the program itself")?;
+            let request = throughput::Request { weir, forward, rounds, seconds };
+            let report = throughput::run(&request, |row| lines(std::slice::from_ref(row), json))?;
             if json { out::json(&report) } else { Ok(()) }
         }
         BenchVerb::Plane(options) => burst_plane(options),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use authority::Authority;
 use common::{audited, eventually, start_with, stderr, stdout};
 use serde_json::{Value, json};
-use weir_lab::{Balancer, NetNs};
+use weir_lab::{Balancer, BalancerSpec, NetNs};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const WEB: &str = "127.0.0.1:8080";
@@ -245,7 +245,11 @@ fn rewrite(balancer: &Balancer, from: &str, to: &str) {
 fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     let _alone = common::alone();
     let lab = common::lab(2);
-    let balancer = start_with(&lab, "# here\n");
+    // As its package has it, which may give no file away.
+    let weir = common::as_unit(&lab, "weir.service");
+    let balancer_lines = "# here\n".to_owned();
+    let spec = BalancerSpec { balancer_lines, ..BalancerSpec::new(weir, 2) };
+    let balancer = common::start_spec(&lab, spec);
     // Others may come to the socket; what they may there is the socket's business.
     for folder in balancer.socket().ancestors().skip(1) {
         let mode = fs::metadata(folder).unwrap().permissions().mode();

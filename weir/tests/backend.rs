@@ -81,8 +81,12 @@ struct Agent {
 impl Agent {
     /// Starts it, and waits until the backend is ready.
     fn start(netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
+        Self::run(Path::new(WEIR), netns, log, arguments)
+    }
+
+    fn run(program: &Path, netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
         let file = File::create(log).unwrap();
-        let mut weir = netns.command(WEIR).unwrap();
+        let mut weir = netns.command(program).unwrap();
         weir.arg("agent").args(arguments).arg("--state-dir").arg(log.parent().unwrap());
         weir.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let mut agent = Self { child: weir.spawn().unwrap(), log: log.to_owned() };
@@ -174,10 +178,14 @@ fn arguments(forward: &str) -> Vec<String> {
 }
 
 fn start_all(lab: &Lab, arguments: &[String]) -> Vec<Agent> {
+    run_all(Path::new(WEIR), lab, arguments)
+}
+
+fn run_all(program: &Path, lab: &Lab, arguments: &[String]) -> Vec<Agent> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let one = |backend: &weir_lab::Backend| {
         let log = lab.directory().join(format!("{}-ready.log", backend.name()));
-        Agent::start(backend.netns(), &log, &arguments)
+        Agent::run(program, backend.netns(), &log, &arguments)
     };
     lab.backends().iter().map(one).collect()
 }
@@ -300,9 +308,10 @@ fn the_balancers_file_is_enough() {
         let said = ends(backend.netns(), &["doctor", "--backend", "--config", &config], 0);
         assert!(said.contains("a server is there for 10.77.0.100"), "{said}");
     }
-    // Nobody remembers them but the cookies, and those outlive the agents.
+    // Nobody remembers them but the cookies, and those outlive the agents. The next ones may do what their unit may.
     drop(agents);
-    let agents = start_all(&lab, &arguments);
+    let unit = common::as_unit(&lab, "weir-backend.service");
+    let agents = run_all(&unit, &lab, &arguments);
     for agent in &agents {
         assert!(agent.said().contains("goes on with those that were known"), "{}", agent.said());
     }

@@ -249,3 +249,33 @@ fn the_kernels_own_fou_receives() {
 fn the_kernels_own_gue_receives() {
     by_tunnels("gue", false);
 }
+
+/// What a connection carries in each tunnel, beside the kernel's own devices, both ends the kernel's receivers. Rates
+/// are for the log: what is asked of a test is that connections come about.
+#[test]
+fn tunnels_carry_what_the_kernels_do() {
+    let _alone = common::alone();
+    let forward = "ipip,gre,fou,gue";
+    let output = std::process::Command::new(WEIR)
+        .args(["bench", "throughput", "--forward", forward, "--rounds", "5", "--json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", common::stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["forward"].as_str().unwrap()).collect();
+    assert_eq!(names.join(","), forward);
+    for row in rows {
+        let figure = |name: &str| row[name].as_f64().unwrap();
+        let (ours, theirs) = (figure("weir_gbps"), figure("kernel_gbps"));
+        assert!(ours > 0.0 && theirs > 0.0, "{row}");
+        println!(
+            "guest: {}: {ours:.4} Gbit/s through weir, {theirs:.4} through the kernel's device; \
+             {:.2} of it ({:.2}..{:.2})",
+            row["forward"].as_str().unwrap(),
+            figure("ratio_to_kernel"),
+            row["ratio_spread"]["low"].as_f64().unwrap(),
+            row["ratio_spread"]["high"].as_f64().unwrap(),
+        );
+    }
+}

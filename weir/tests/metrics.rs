@@ -277,3 +277,75 @@ fn completions_and_manual_pages_name_every_command() {
     let output = common::weir(&["man", "/dev/null/man"]);
     assert!(!output.status.success() && common::stderr(&output).contains("/dev/null/man"));
 }
+
+/// Prometheus itself: it takes the rules and what they say they do, and every query of the dashboard has an answer.
+#[test]
+fn a_real_prometheus_takes_rules_and_queries() {
+    let _alone = common::alone();
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/prometheus");
+    for words in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]] {
+        let output = Command::new("promtool").args(words).current_dir(rules).output().unwrap();
+        assert!(output.status.success(), "{}{}", common::stdout(&output), common::stderr(&output));
+    }
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let here = lab.balancer();
+    with_metrics(&balancer, &format!("metrics = \"{AT}\""));
+    common::command(&balancer, "reload");
+    let config = lab.directory().join("prometheus.yml");
+    let text = format!(
+        "rule_files: [\"{rules}/alerts.yml\"]\n\
+         scrape_configs:\n- job_name: weir\n  scrape_interval: 250ms\n  scrape_timeout: 250ms\n  \
+         static_configs: [{{ targets: [\"{AT}\"] }}]\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let log = std::fs::File::create(lab.directory().join("prometheus.log")).unwrap();
+    let mut prometheus = here.command("prometheus").unwrap();
+    prometheus.arg(format!("--config.file={}", config.display()));
+    prometheus.arg(format!("--storage.tsdb.path={}", lab.directory().join("tsdb").display()));
+    prometheus.args(["--web.listen-address=127.0.0.1:9090", "--log.level=warn"]);
+    prometheus.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let mut prometheus = prometheus.spawn().expect("Debian's prometheus");
+    // The answer to a query: how many series it has, or what is wrong with it.
+    let query = |text: &str| -> io::Result<Result<usize, String>> {
+        let coded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let answer = get(here, "127.0.0.1:9090", &format!("/api/v1/query?query={coded}"))?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let json = body.find('{').zip(body.rfind('}')).map_or("", |(from, to)| &body[from..=to]);
+        let Ok(said) = serde_json::from_str::<serde_json::Value>(json) else {
+            return Err(io::Error::other(answer));
+        };
+        Ok(match said["status"].as_str() {
+            Some("success") => Ok(said["data"]["result"].as_array().map_or(0, Vec::len)),
+            _ => Err(said["error"].to_string()),
+        })
+    };
+    // Rates need two looks.
+    common::eventually("Prometheus has looked at weir twice", || {
+        query("count_over_time(up{job=\"weir\"}[1m]) >= 2 and up == 1")
+            .is_ok_and(|found| found == Ok(1))
+    });
+    let text = include_str!("../../packaging/grafana-dashboard.json");
+    let board: serde_json::Value = serde_json::from_str(text).unwrap();
+    let panels = board["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let notes = board["annotations"]["list"].as_array().unwrap().iter();
+    let queries: Vec<&str> =
+        targets.chain(notes).filter_map(|target| target["expr"].as_str()).collect();
+    assert!(queries.len() > 20, "{queries:?}");
+    let mut answered = 0;
+    for text in &queries {
+        let mut filled = (*text).to_owned();
+        for (name, value) in
+            [("instance", ".*"), ("service", ".*"), ("__rate_interval", "1m"), ("__range", "1h")]
+        {
+            filled = filled.replace(&format!("${name}"), value);
+        }
+        let found = query(&filled).unwrap();
+        answered += usize::from(found.clone().unwrap_or_else(|why| panic!("{text}: {why}")) > 0);
+    }
+    // Of what has happened to nobody yet there is nothing.
+    assert!(answered * 2 > queries.len(), "{answered} of {} have an answer", queries.len());
+    let _ = prometheus.kill();
+    let _ = prometheus.wait();
+}

@@ -1,5 +1,5 @@
 //! Measurements: lookups of steering methods and of compact maps, updates, the XDP program, burst planes,
-//! the control plane.
+//! connections beside the kernel's own ways, the control plane.
 //!
 //! Things that are compared are measured in one run, in turn, and reported as medians with their
 //! spread: this machine may be shared and noisy. Each module has a request, a function that
@@ -17,6 +17,7 @@ pub mod maps;
 pub mod neighbour;
 pub mod plane;
 mod stats;
+pub mod throughput;
 pub mod update;
 pub mod xdp;
 

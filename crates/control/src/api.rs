@@ -34,9 +34,9 @@ use crate::engine::{
     Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
     Kind, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
+use crate::owners::as_member;
 use crate::snapshot::Snapshot;
 use access::Caller;
-use audit::Audit;
 use axum::body::Body;
 use axum::extract::{Extension, FromRef, FromRequest, Path, Query, Request, State};
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -45,7 +45,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use futures_util::stream;
-use guard::Common;
+pub(crate) use guard::Common;
 use hyper::body::Bytes;
 use openapi::Route;
 use schemars::JsonSchema;
@@ -58,7 +58,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use tracing::warn;
@@ -327,11 +327,8 @@ async fn change(
 }
 
 async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>) -> Reply<Status> {
-    let mut status = ask(&engine, Command::Status).await?;
-    // It may have to open a file.
-    let more = tokio::task::spawn_blocking(move || common.warnings()).await;
-    status.warnings.extend(more.unwrap_or_default());
-    Ok(Json(status))
+    let status = ask(&engine, Command::Status).await?;
+    Ok(Json(common.complete(status).await))
 }
 
 impl FlowRequest {
@@ -816,7 +813,7 @@ fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no group {group}"));
     let gid = found.ok_or_else(missing)?.gid;
     // First whose it is, then what they may.
-    chown(socket, None, Some(gid.as_raw()))?;
+    as_member(gid, || chown(socket, None, Some(gid.as_raw())))?;
     mode(0o660)
 }
 
@@ -824,18 +821,15 @@ fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
 ///
 /// # Errors
 /// If the socket fails.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: UnixListener,
     (socket, run_dir): (PathBuf, PathBuf),
     engine: Sender,
-    front: updates::Receiver<Front>,
-    events: Arc<Events>,
+    (common, events): (Arc<Common>, Arc<Events>),
 ) -> io::Result<()> {
-    let own = run_dir.join("audit.log");
-    let audit = Arc::new(Audit::new(own.clone()));
-    let (own_front, own_audit, unshared) = (front.clone(), Arc::clone(&audit), Mutex::default());
-    let common = Arc::new(Common { front: own_front, audit: own_audit, unshared });
-    let hub = Arc::new(Hub::new(engine.clone(), events));
+    let own = run_dir.join(guard::AUDIT);
+    let front = common.front.clone();
+    let hub = Arc::new(Hub::new(engine.clone(), events, Arc::clone(&common)));
     let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };
     let routes = routes();
     let called = routes.iter().filter_map(Route::called).collect();
@@ -850,7 +844,7 @@ pub async fn serve(
         }
         let why = |error| format!("the socket stays its owner's (api.socket_group): {error}");
         *common.unshared.lock().unwrap_or_else(PoisonError::into_inner) = shared.err().map(why);
-        audit.write_to(front.api.audit.as_ref().unwrap_or(&own));
+        common.audit.write_to(front.api.audit.as_ref().unwrap_or(&own));
     });
     tokio::select! {
         served = at_socket => served,

@@ -103,8 +103,12 @@ impl History {
         match Document::load::<List>(history.path()) {
             Ok(list) => history.list = list.unwrap_or_default(),
             Err(error) => {
-                warn!(%error, "the history of changes begins anew");
+                warn!(%error, "the history of changes begins anew; texts of changes stay in {}", history.folder().display());
                 let _ = fs::rename(history.path(), history.path().with_extension("json.bad"));
+                // Nobody takes a number for that of another change, and the texts are left to people.
+                let numbers = history.texts().map(|(number, _)| number);
+                history.list.last = numbers.max().unwrap_or(0);
+                return history;
             }
         }
         history.remove_strays();
@@ -115,9 +119,25 @@ impl History {
         self.run_dir.join("history.json")
     }
 
+    fn folder(&self) -> PathBuf {
+        self.run_dir.join("history")
+    }
+
+    /// Texts of changes that there are, whether or not anything is known of these, by number.
+    fn texts(&self) -> impl Iterator<Item = (u64, PathBuf)> + use<> {
+        // Where it is a link, what it leads to is somebody else's.
+        let folder = self.folder();
+        let ours = fs::symlink_metadata(&folder).is_ok_and(|about| about.is_dir());
+        let found = ours.then(|| fs::read_dir(folder).ok()).flatten().into_iter().flatten();
+        found.filter_map(Result::ok).map(|one| one.path()).filter_map(|path| {
+            let number = number_of(path.file_name()?.to_str()?)?;
+            Some((number, path))
+        })
+    }
+
     /// Where the text of a change is kept.
     pub fn text_path(&self, number: u64) -> PathBuf {
-        self.run_dir.join("history").join(format!("{number}.toml"))
+        self.folder().join(format!("{number}.toml"))
     }
 
     /// All changes, the oldest first.
@@ -240,14 +260,7 @@ impl History {
 
     /// Texts that the list does not name.
     fn remove_strays(&self) {
-        // Where it is a link, what it leads to is somebody else's.
-        let folder = self.run_dir.join("history");
-        let ours = fs::symlink_metadata(&folder).is_ok_and(|about| about.is_dir());
-        let Some(folder) = ours.then(|| fs::read_dir(folder).ok()).flatten() else { return };
-        for path in folder.filter_map(Result::ok).map(|one| one.path()) {
-            let Some(number) = path.file_name().and_then(|name| number_of(name.to_str()?)) else {
-                continue;
-            };
+        for (number, path) in self.texts() {
             if !self.list.entries.iter().any(|entry| entry.number == number && entry.kept) {
                 let _ = fs::remove_file(path);
             }
@@ -377,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_begins_anew_and_strays_go() {
+    fn what_cannot_be_read_begins_anew_and_texts_stay() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("history.json"), "{\"last\": 7").unwrap();
         fs::create_dir(folder.path().join("history")).unwrap();
@@ -385,7 +398,16 @@ mod tests {
         let mut history = History::open(folder.path());
         assert!(history.entries().is_empty());
         assert!(folder.path().join("history.json.bad").exists());
+        assert_eq!(fs::read_to_string(folder.path().join("history/3.toml")).unwrap(), "old");
+        // Whoever expects change 3 does not take another one for it.
+        assert_eq!(history.last(), 3);
+        history.add(entry("apply"), Some("new")).unwrap();
+        assert_eq!(history.last(), 4);
+        // What nobody remembers goes once the list is sound.
+        let mut history = History::open(folder.path());
         assert!(!folder.path().join("history/3.toml").exists());
+        assert!(folder.path().join("history/4.toml").exists());
+        fs::remove_file(folder.path().join("history/4.toml")).unwrap();
         // Where nothing can be written, it is said, and remembered for as long as the process runs.
         fs::remove_dir(folder.path().join("history")).unwrap();
         fs::write(folder.path().join("history"), "no folder").unwrap();

@@ -15,6 +15,7 @@ mod last_good;
 pub mod metrics;
 pub mod neigh;
 pub mod notify;
+mod owners;
 pub mod process;
 pub mod run;
 pub mod snapshot;

@@ -2,6 +2,7 @@
 //! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
 //! plane where the data plane counts them.
 
+use crate::api::Common;
 use crate::engine::{
     AgentStatus, BackendStatus, Command, DiscoverStatus, PlaneStatus, Sender, ServiceStatus, Status,
 };
@@ -634,6 +635,7 @@ struct Kept(Mutex<Option<(Instant, Arc<str>)>>);
 #[derive(Clone)]
 struct Source {
     engine: Sender,
+    common: Arc<Common>,
     kept: Arc<Kept>,
 }
 
@@ -650,6 +652,7 @@ impl Source {
         let (reply, answer) = oneshot::channel();
         self.engine.send(Command::Status(reply)).await.ok()?;
         let status = answer.await.ok()?.ok()?;
+        let status = Arc::clone(&self.common).complete(status).await;
         let text: Arc<str> = text(status).ok()?.into();
         *kept = Some((Instant::now(), text.clone()));
         Some(text)
@@ -665,8 +668,12 @@ async fn metrics(State(source): State<Source>) -> Response {
 
 /// Serves metrics at the address that `wanted` holds, and follows it. An address that cannot be listened at
 /// is warned of once, and tried again.
-pub(crate) async fn serve(engine: Sender, mut wanted: watch::Receiver<Option<SocketAddr>>) {
-    let source = Source { engine, kept: Arc::default() };
+pub(crate) async fn serve(
+    engine: Sender,
+    common: Arc<Common>,
+    mut wanted: watch::Receiver<Option<SocketAddr>>,
+) {
+    let source = Source { engine, common, kept: Arc::default() };
     let router = Router::new().route("/metrics", get(metrics)).with_state(source);
     loop {
         let address = *wanted.borrow_and_update();

@@ -111,7 +111,8 @@ pub async fn run(
         }
     });
     follow(sender.clone());
-    tokio::spawn(metrics::serve(sender.clone(), metrics));
+    let common = Arc::new(api::Common::new(&places.1, front));
+    tokio::spawn(metrics::serve(sender.clone(), Arc::clone(&common), metrics));
     tokio::spawn(discovery::run(sender.clone(), sought));
     tokio::spawn(agents::serve((sender.clone(), shelf), agents_at, agents_trouble));
     let mut hangup = signal(SignalKind::hangup())?;
@@ -119,7 +120,7 @@ pub async fn run(
     let mut interrupt = signal(SignalKind::interrupt())?;
     // Not the file's, where another configuration goes on in its place.
     let socket = places.0.clone();
-    let server = api::serve(api::listen(&socket)?, places, sender.clone(), front, events);
+    let server = api::serve(api::listen(&socket)?, places, sender.clone(), (common, events));
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");
     notify::tell("READY=1");

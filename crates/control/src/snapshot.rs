@@ -299,17 +299,23 @@ fn leave_out(value: &mut Value, at: &str) {
         Value::Object(fields) => {
             for (name, value) in fields {
                 let secret = match name.as_str() {
-                    "cookie_key" | "send" | "send_hex" | "expect" | "expect_hex" => true,
+                    "cookie_key" | "send" | "send_hex" | "expect" | "expect_hex" | "body" => true,
                     // In [api] it is the name of a file.
                     "key" => at != "api",
                     // Each of them may be a password.
-                    _ => at == "headers",
+                    _ => at == "headers" || at == "answer_headers",
                 };
                 match (secret, name.as_str(), &mut *value) {
                     (true, ..) => *value = LEFT_OUT.into(),
                     // What is run is known; what it is told may be a password.
                     (_, "command", Value::Array(words)) => {
                         words.iter_mut().skip(1).for_each(|word| *word = LEFT_OUT.into());
+                    }
+                    // So may be what is asked for.
+                    (_, "path", Value::String(path)) => {
+                        if let Some(end) = path.find('?') {
+                            path.replace_range(end + 1.., LEFT_OUT);
+                        }
                     }
                     _ => leave_out(value, name),
                 }
@@ -337,6 +343,9 @@ mod tests {
             send = "SECRET4"
             expect_hex = "SECRET5"
             command = ["/usr/bin/check", "--password", "SECRET6"]
+            path = "/health?token=SECRET9"
+            body = "SECRET10"
+            answer_headers = { X-Key = "SECRET11" }
             [[service.quic.config]]
             config_id = 1
             key = "SECRET7"
@@ -349,7 +358,9 @@ mod tests {
         leave_out(&mut value, "");
         let shown = value.to_string();
         assert!(!shown.contains("SECRET"), "{shown}");
-        for kept in ["/etc/weir/api.key", "/usr/bin/check", "Authorization", "b1", "config_id"] {
+        for kept in
+            ["/etc/weir/api.key", "/health?", "/usr/bin/check", "Authorization", "b1", "config_id"]
+        {
             assert!(shown.contains(kept), "{kept}: {shown}");
         }
     }

@@ -148,7 +148,7 @@ struct translated {
 struct translation {
 	__u64 address[2];
 	__u32 port; /* as on the wire, with or without PORT_GIVEN; 0: it stays */
-	__u32 reserved;
+	__u32 limits; /* one more than the number of the backend whose service limits segments: those that its SYN+ACKs ask for are limited, too; 0: no such */
 };
 
 /* The sources that packets to a backend get under full NAT. Stands in the place of its tunnel's source. */

@@ -5,6 +5,7 @@
 #define WEIR_BACK_H
 
 #include "forward/full_nat.h"
+#include "forward/mss.h"
 #include "forward/nat.h"
 #include "forward/tell.h"
 #include "ours.h"
@@ -80,8 +81,11 @@ static __always_inline int send_by(struct xdp_md *ctx, struct lane *way,
 	/* The kernel tells the sender. */
 	if (reason == REASON_TTL_EXCEEDED)
 		return leave(reason, XDP_PASS); /* rule: back.ttl */
-	if (reason == REASON_OK)
+	if (reason == REASON_OK) {
+		if (to->limits)
+			limit_answer(ctx, to->limits - 1); /* rule: back.limited */
 		reason = retag(ctx, way); /* rule: back.translated */
+	}
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP); /* rule: back.refused */
 	count_returned(bytes);
@@ -129,6 +133,8 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 	/* The kernel asks for the neighbour, and forwards the packet then. */
 	enum reason reason = translate(ctx, to, NAT_SOURCE | NAT_KEEPS_TTL);
 
+	if (reason == REASON_OK && to->limits)
+		limit_answer(ctx, to->limits - 1); /* rule: back.kernels_limited */
 	return reason == REASON_OK ? leave(REASON_ANSWER, XDP_PASS) : leave(reason, XDP_DROP); /* rule: back.kernels */
 }
 
@@ -219,6 +225,8 @@ __noinline int send_back_full(struct xdp_md *ctx, const struct flow_key *given, 
 	}
 	enum reason reason = translate_both(ctx, &now->ends, how);
 
+	if (reason == REASON_OK && now->ends.source.limits)
+		limit_answer(ctx, now->ends.source.limits - 1); /* rule: back.full_limited */
 	if (reason == REASON_OK && how)
 		return leave(REASON_ANSWER, XDP_PASS); /* rule: back.full_kernels */
 	if (reason == REASON_OK)

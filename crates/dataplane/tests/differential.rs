@@ -349,7 +349,7 @@ impl World {
         if let Some(translation) = &wanted.translation {
             entry = entry.with_translation(translation);
         }
-        self.translations.extend(nat::of_backend(&wanted, &vip));
+        self.translations.extend(nat::of_backend(backend, &wanted, &vip));
         nat::tell(&mut self.plane, &self.translations);
         let entry = entry.with_segments(wanted.segments);
         let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);

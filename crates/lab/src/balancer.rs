@@ -151,6 +151,12 @@ pub trait PoolControl: Send + Sync {
     fn while_watched(&self, work: &mut dyn FnMut()) {
         work();
     }
+    /// Whether nothing new is sent to a backend that is dead, as far as the balancer says; `None` if it is not
+    /// asked.
+    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+        let _ = backend;
+        Ok(None)
+    }
     /// Says how loaded a backend is. Returns whether it is in the pool.
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool>;
 }
@@ -461,6 +467,15 @@ impl PoolControl for Balancer {
         self.launch()
     }
 
+    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+        let status = self.status()?;
+        let services = status["services"].as_array().into_iter().flatten();
+        let mut named = services
+            .flat_map(|service| service["backends"].as_array().into_iter().flatten())
+            .filter(|one| one["name"].as_str() == Some(&format!("b{backend}")));
+        Ok(Some(named.all(|one| one["state"] == "down")))
+    }
+
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
         if !self.lock().pool.contains_key(&backend) {
             return Ok(false);
@@ -473,6 +488,16 @@ impl PoolControl for Balancer {
         })?;
         Ok(true)
     }
+}
+
+/// Whether all of several balancers have noticed.
+pub(crate) fn all_noticed<'a>(
+    mut balancers: impl Iterator<Item = &'a Balancer>,
+    backend: usize,
+) -> Result<Option<bool>> {
+    balancers.try_fold(Some(true), |all, one| {
+        Ok(if all == Some(true) { one.has_noticed(backend)? } else { all })
+    })
 }
 
 impl Drop for Balancer {

@@ -146,6 +146,9 @@ pub struct DemoReport {
     /// where that is most; `docs/lab.md` says which connections count. None if no two backends
     /// served for long enough.
     pub imbalance: Option<f64>,
+    /// Seconds from the death of a backend until the balancer sent nothing new there, as it says: median, and
+    /// longest. None if none died, or none was asked.
+    pub noticed: Option<[f64; 2]>,
     /// Whether the run was ended early, by a signal or a key.
     pub interrupted: bool,
     /// Which of its goals it had not reached at its limit.
@@ -263,6 +266,12 @@ impl DemoReport {
              with the backend that saw their SYN",
             totals.inevitable - of_backends
         );
+        if let Some([median, longest]) = self.noticed {
+            let _ = writeln!(
+                out,
+                "a backend that died got nothing new after {median:.1} s (median), {longest:.1} s at most"
+            );
+        }
         if let Some(missed) = &self.missed {
             let _ = writeln!(out, "ended at its limit: {missed}");
         }
@@ -430,6 +439,9 @@ pub(crate) fn run_until<T>(
     let churn = churn.finish();
 
     let interrupted = interrupted();
+    let times = lab.events().notice_times();
+    let seconds = |at: usize| times.get(at).map(Duration::as_secs_f64);
+    let noticed = seconds(times.len() / 2).zip(seconds(times.len().wrapping_sub(1)));
     let report = DemoReport {
         scenario: spec.scenario,
         method: spec.balancer.method.clone(),
@@ -441,6 +453,7 @@ pub(crate) fn run_until<T>(
         churn,
         loads_told: loads.map(|loads| loads.told()),
         imbalance,
+        noticed: noticed.map(|(median, longest)| [median, longest]),
         interrupted,
         missed,
     };

@@ -1,5 +1,6 @@
 //! What the traffic driver may know about the pool: which backends were killed or left, and when.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ pub struct PoolEvents {
     origin: Instant,
     kills: Mutex<Vec<Kill>>,
     removals: Mutex<Vec<Removal>>,
+    /// Whether somebody asks the balancer which deaths it has noticed.
+    watched: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,8 @@ struct Kill {
     ended: Option<Instant>,
     /// When the backend listened again; `None` while it is dead.
     revived: Option<Instant>,
+    /// When the balancer was seen to know of it.
+    noticed: Option<Instant>,
 }
 
 /// A backend without connections leaves the pool.
@@ -37,7 +42,12 @@ struct Removal {
 
 impl Default for PoolEvents {
     fn default() -> Self {
-        Self { origin: Instant::now(), kills: Mutex::default(), removals: Mutex::default() }
+        Self {
+            origin: Instant::now(),
+            kills: Mutex::default(),
+            removals: Mutex::default(),
+            watched: AtomicBool::new(false),
+        }
     }
 }
 
@@ -47,7 +57,8 @@ impl PoolEvents {
     pub fn kill<T>(&self, backend: usize, how: impl FnOnce() -> T) -> T {
         let index = {
             let mut kills = self.lock();
-            kills.push(Kill { backend, began: Instant::now(), ended: None, revived: None });
+            let (began, ended, revived, noticed) = (Instant::now(), None, None, None);
+            kills.push(Kill { backend, began, ended, revived, noticed });
             kills.len() - 1
         };
         let result = how();
@@ -123,6 +134,52 @@ impl PoolEvents {
         })
     }
 
+    /// From now on somebody says which deaths the balancer has noticed.
+    pub(crate) fn watch(&self) {
+        self.watched.store(true, Relaxed);
+    }
+
+    /// Backends that are dead, and of which the balancer is not known to have noticed it.
+    pub(crate) fn unnoticed(&self) -> Vec<usize> {
+        let kills = self.lock();
+        let open = kills.iter().filter(|kill| {
+            kill.ended.is_some() && kill.revived.is_none() && kill.noticed.is_none()
+        });
+        open.map(|kill| kill.backend).collect()
+    }
+
+    /// Notes that the balancer sends nothing new to a backend that is dead.
+    pub(crate) fn notice(&self, backend: usize) {
+        let now = Instant::now();
+        for kill in self.lock().iter_mut().filter(|kill| kill.backend == backend) {
+            if kill.revived.is_none() {
+                kill.noticed.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Whether this backend was dead at `then`, and the balancer had not noticed it, though for no longer than
+    /// `most`. Nobody knows if nobody watches.
+    pub fn unnoticed_at(&self, backend: usize, then: Instant, most: Duration) -> bool {
+        self.watched.load(Relaxed)
+            && self.any(|kill| {
+                kill.backend == backend
+                    && kill.began <= then
+                    && then - kill.began <= most
+                    && kill.revived.is_none_or(|at| at >= then)
+                    && kill.noticed.is_none_or(|at| at >= then)
+            })
+    }
+
+    /// How long deaths took until the balancer had noticed, of those that it has, the shortest first.
+    pub fn notice_times(&self) -> Vec<Duration> {
+        let kills = self.lock();
+        let times = kills.iter().filter_map(|kill| Some(kill.noticed? - kill.began));
+        let mut times: Vec<Duration> = times.collect();
+        times.sort();
+        times
+    }
+
     /// Time since the lab was made, the clock of all reports.
     pub fn elapsed(&self) -> Duration {
         self.origin.elapsed()
@@ -171,6 +228,35 @@ mod tests {
         assert!(events.dead_for(0, Instant::now()).is_none());
         assert!(events.dead_since(0, dead));
         assert!(!events.dead_since(0, Instant::now()));
+    }
+
+    #[test]
+    fn a_death_excuses_until_the_balancer_has_noticed_it() {
+        let (events, long) = (PoolEvents::default(), Duration::from_secs(600));
+        let before = Instant::now();
+        std::thread::sleep(Duration::from_millis(2));
+        events.kill(2, || {});
+        let dead = Instant::now();
+        assert!(!events.unnoticed_at(2, dead, long), "nobody watches");
+        events.watch();
+        assert_eq!(events.unnoticed(), [2]);
+        assert!(events.unnoticed_at(2, dead, long) && !events.unnoticed_at(1, dead, long));
+        assert!(
+            !events.unnoticed_at(2, before, long) && !events.unnoticed_at(2, dead, Duration::ZERO)
+        );
+        events.notice(2);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(events.unnoticed_at(2, dead, long) && events.unnoticed().is_empty());
+        assert!(!events.unnoticed_at(2, Instant::now(), long));
+        assert_eq!(events.notice_times().len(), 1);
+        // The next death is another one.
+        events.revive(2);
+        events.kill(2, || {});
+        assert!(events.unnoticed_at(2, Instant::now(), long));
+        events.revive(2);
+        assert!(events.unnoticed().is_empty());
+        events.notice(2);
+        assert_eq!(events.notice_times().len(), 1);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::agent;
-use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
+use crate::balancer::{self, Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
 use crate::topology::{Role, STORE4, Topology, VIP4, VIP6, front4, front6};
@@ -494,6 +494,12 @@ impl PoolControl for Fleet {
     fn while_watched(&self, work: &mut dyn FnMut()) {
         let _watched = lock(&self.watching);
         work();
+    }
+
+    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+        let off = lock(&self.away).clone();
+        let there = self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
+        balancer::all_noticed(there.map(|(_, one)| one), backend)
     }
 
     /// Of one balancer: loads are each one's own.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl};
+use crate::balancer::{self, Balancer, BalancerSpec, Node, PoolControl};
 use crate::error::{Error, Result};
 use crate::lab::Lab;
 use crate::topology::{FRONTS, Role, STATEFUL, Topology};
@@ -204,6 +204,10 @@ impl PoolControl for Tiers {
         both().for_each(Balancer::kill);
         sleep(away);
         both().try_for_each(Balancer::launch)
+    }
+
+    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+        balancer::all_noticed(self.stateful.iter(), backend)
     }
 
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {

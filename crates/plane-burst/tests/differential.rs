@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
-use weir_plane::{Backend, Hop, Soft, Translations, Verdict, VipKey};
+use weir_plane::{Backend, Hop, Soft, Translated, Translations, Verdict, VipKey};
 use weir_plane_burst::{BURST, Burst, Fate, Frame as Place, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
@@ -213,7 +213,8 @@ impl World {
                     protocol: Protocol::Tcp,
                     port: Some(80),
                 };
-                wanted.insert(VipKey { address, port: to.port, ..vip }, vip);
+                let answers = Translated { service: vip, limits: None };
+                wanted.insert(VipKey { address, port: to.port, ..vip }, answers);
             }
         }
         self.both(|soft| {

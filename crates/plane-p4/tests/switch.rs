@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use weir_plane::forward::l2;
 use weir_plane::{Attachment, Outcome, Plane};
 use weir_plane_p4::layout::Register;
-use weir_plane_p4::{P4, Switch, Target};
+use weir_plane_p4::{P4, Switch, Target, Write};
 use weir_steering::update::Plane as _;
 use weir_steering::{MethodId, SCHEDULER};
 use weir_testbed::in_own_namespace;
@@ -374,6 +374,24 @@ fn the_next_control_plane_puts_connections_back() {
         let others: BTreeSet<_> =
             (100..160).map(|number| through(&socket, &syn(number)).0).collect();
         assert_eq!(others.len(), 3);
+    })
+    .expect("needs root");
+}
+
+/// Thrift's library lets the switch read 100 MB of a connection, and then ends it: nobody who writes meets that.
+#[test]
+fn more_goes_over_than_one_connection_carries() {
+    in_own_namespace(|| {
+        ip("link set lo up").expect("needs root");
+        let _process = Process::start();
+        let mut switch = connect();
+        let set = |index| Write::Set { register: Register::Slots, index, value: 1 };
+        let writes: Vec<Write> = (0..4096).map(set).collect();
+        // A call has more than 60 bytes: the header, two names, and three numbers.
+        const BYTES: usize = 60 * 4096;
+        for _ in 0..=120_000_000 / BYTES {
+            switch.write(&writes).expect("it is there");
+        }
     })
     .expect("needs root");
 }

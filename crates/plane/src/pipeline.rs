@@ -5,6 +5,7 @@ use crate::IdRoutes;
 use crate::forward::Translation;
 use crate::forward::mapping::{Mapping, Signs};
 use crate::listen::Listen;
+use crate::plane::Translated;
 use std::net::IpAddr;
 use weir_steering::{
     BackendId, First, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask,
@@ -58,8 +59,8 @@ pub trait Directory {
     fn translates(&self) -> bool {
         false
     }
-    /// The service that answers from there are of, if they are translated.
-    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+    /// What becomes of answers from there, if they are translated.
+    fn translated(&self, key: &VipKey) -> Option<Translated> {
         let _ = key;
         None
     }
@@ -124,6 +125,8 @@ pub enum Verdict {
         client: Option<(IpAddr, u16)>,
         /// Its bytes from the IP header on.
         bytes: u32,
+        /// Its backend, by whose service segments may be limited.
+        limits: Option<BackendId>,
     },
     /// It is the kernel's.
     Pass(Reason),
@@ -602,17 +605,18 @@ fn translated_flow(
     }
     let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
     let exact = to.translated(&from);
-    let service = exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
+    let Translated { service, limits } =
+        exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
     if used_up(frame) {
         return Some(Verdict::Pass(Reason::TtlExceeded));
     }
     let (address, port) = (unmap_address(&service.address), service.port);
-    Some(Verdict::Return { address, port, client: None, bytes })
+    Some(Verdict::Return { address, port, client: None, bytes, limits })
 }
 
 /// What came to an address of the balancer's, as its mapping says.
 fn returned(frame: &[u8], bytes: u32, mapping: Option<Mapping>) -> Option<Verdict> {
-    let Some(Mapping { flow, .. }) = mapping else {
+    let Some(Mapping { flow, backend, .. }) = mapping else {
         return Some(Verdict::Drop(Reason::NoMapping));
     };
     if used_up(frame) {
@@ -620,7 +624,7 @@ fn returned(frame: &[u8], bytes: u32, mapping: Option<Mapping>) -> Option<Verdic
     }
     let client = Some((unmap_address(&flow.src), flow.src_port));
     let (address, port) = (unmap_address(&flow.dst), Some(flow.dst_port));
-    Some(Verdict::Return { address, port, client, bytes })
+    Some(Verdict::Return { address, port, client, bytes, limits: Some(backend) })
 }
 
 /// Whether a router would not pass the packet on.

@@ -49,7 +49,17 @@ pub struct Backend {
 
 /// The services that answers are of: by the backend's address, protocol and port. Without a port, those of
 /// all ports that have no entry of their own, and the service has the same port.
-pub type Translations = BTreeMap<VipKey, VipKey>;
+pub type Translations = BTreeMap<VipKey, Translated>;
+
+/// What becomes of answers that are translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Translated {
+    /// The service that they are of: their source from then on.
+    pub service: VipKey,
+    /// Their backend, if its service limits segments: then what their SYN+ACKs ask for is lowered as what SYNs to it
+    /// ask for is.
+    pub limits: Option<BackendId>,
+}
 
 /// What became of the flows that a method with few of them put into the connection table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

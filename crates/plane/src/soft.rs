@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Backend, Translations};
+use crate::plane::{Backend, Translated, Translations};
 use crate::sources::SourceTable;
 use demand::Demand;
 use std::cell::RefCell;
@@ -178,7 +178,7 @@ impl Directory for View<'_> {
         })
     }
 
-    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+    fn translated(&self, key: &VipKey) -> Option<Translated> {
         self.translations.get(key).copied()
     }
 
@@ -291,6 +291,9 @@ impl Soft {
             // What is refused was found out before.
             unreachable!("{reason}")
         }
+        if let Verdict::Return { limits: Some(backend), .. } = verdict {
+            self.limit_segments(frame, backend);
+        }
         if let Verdict::Tell { backend, .. } = verdict {
             let known = self.backends.get(&backend);
             if let Some(to) = known.and_then(|known| known.translation) {
@@ -353,7 +356,7 @@ impl Soft {
         self.tables.values().chain(self.former.values()).map(|image| image.bytes()).sum()
     }
 
-    /// Lowers what a SYN to a backend asks for.
+    /// Lowers what a SYN to a backend, or a translated SYN+ACK of its, asks for.
     pub fn limit_segments(&self, frame: &mut [u8], backend: BackendId) {
         let way = self.way(backend);
         let segments = self.backends.get(&backend).and_then(|backend| backend.segments);

@@ -118,6 +118,22 @@ pub enum BenchVerb {
     /// Memory, lookups, updates and construction of the compact maps, beside the bound of the
     /// memory (docs/maps.md).
     Maps(MapsOptions),
+    /// What a connection of TCP carries through a running balancer, beside nftables or the kernel's tunnel
+    /// devices, in turn (docs/bench.md). Needs iperf3 and nft.
+    Throughput {
+        /// How packets get to the backend. Of tunnels the kernel must have devices.
+        #[arg(long, value_delimiter = ',', default_value = "nat,fullnat", value_parser = ["nat", "fullnat", "ipip", "gre", "fou", "gue"])]
+        forward: Vec<String>,
+        /// Rounds; each measures both once, in turn.
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Seconds of each measurement, after one that does not count.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        seconds: u32,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Time and memory of the control plane of a running balancer: start, pool changes until
     /// packets follow, deaths of a host, status (docs/bench.md).
     Control(ControlOptions),

@@ -82,6 +82,25 @@ pub fn start_with(lab: &Arc<Lab>, balancer_lines: &str) -> Balancer {
     start_spec(lab, BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 2) })
 }
 
+/// The program as a unit of the packages runs it: with its capabilities, and no others. The file stands in the
+/// laboratory's directory.
+pub fn as_unit(lab: &Lab, unit: &str) -> std::path::PathBuf {
+    let path = format!("{}/../packaging/{unit}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let all = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = all.split(' ').map(|name| format!(",+{}", name[4..].to_lowercase()));
+    let program = lab.directory().join(unit);
+    let names: String = names.collect();
+    let line = format!(
+        "#!/bin/sh\nexec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all{names} {WEIR} \"$@\"\n"
+    );
+    std::fs::write(&program, line).unwrap();
+    std::os::unix::fs::chown(&program, Some(0), Some(0)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    program
+}
+
 /// What a balancer's audit log says.
 pub fn audited(balancer: &Balancer) -> Vec<Value> {
     let log = balancer.socket().parent().unwrap().join("audit.log");

@@ -284,7 +284,8 @@ impl Ready {
             }
             if !self.wanted.tunnels.is_empty() && !programs.is_at(&interface) {
                 self.state.note(Change::Decapsulation { interface: name.clone(), index })?;
-                let how = programs.decapsulate_at(&interface)?;
+                self.state.note_programs(&programs.numbers())?;
+                let how = programs.decapsulate_at(&interface, &self.state.programs())?;
                 let tunnels = self.wanted.tunnels.iter().map(|one| describe(*one));
                 let tunnels = tunnels.collect::<Vec<_>>().join(", ");
                 let generic = match how {
@@ -538,7 +539,7 @@ fn undo_one(state: &mut State, change: &Change, say: Say<'_>) -> Result<(), Erro
         }
         Change::Decapsulation { interface, index } => {
             if let Some(found) = find(*index)
-                && programs::stop_decapsulation_at(&found)?
+                && programs::stop_decapsulation_at(&found, &state.programs())?
             {
                 say(format_args!("{interface}: takes no more packets out of tunnels"));
             }

@@ -127,21 +127,31 @@ impl Programs {
         Decapsulated::read(&self.counts)
     }
 
-    /// Puts the program at an interface, or in the place of one of ours; returns how it runs there.
-    pub(super) fn decapsulate_at(&self, interface: &Interface) -> Result<How, Error> {
+    /// The numbers of the programs that take packets out of tunnels.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let all = [Some(&self.decapsulation), self.in_buffers.as_ref()];
+        all.into_iter().flatten().filter_map(|one| id_of(one.as_fd())).collect()
+    }
+
+    /// Puts the program at an interface, or in the place of one of ours; returns how it runs there. `known`: the
+    /// numbers of ours from before.
+    pub(super) fn decapsulate_at(
+        &self,
+        interface: &Interface,
+        known: &[u32],
+    ) -> Result<How, Error> {
         let _quiet = Quiet::new();
         let candidates =
             || [Some(&self.decapsulation), self.in_buffers.as_ref()].into_iter().flatten();
         let what = || format!("attach the program that ends tunnels to {}", interface.name);
         let mut failure = io::Error::from_raw_os_error(libc::EINVAL);
-        if let Some(present) = present(interface)? {
-            let Some(old) = present.ours else {
+        if let Some(present) = present(interface, known)? {
+            if !present.ours {
                 let interface = interface.name.clone();
                 return Err(Error::Xdp { interface, program: present.name });
-            };
+            }
             for program in candidates() {
-                let flags = present.how.flags() | XDP_FLAGS_REPLACE;
-                match attach(interface, program, flags, Some(&old)) {
+                match attach(interface, program, present.flags(), present.program.as_ref()) {
                     Ok(()) => return Ok(present.how),
                     Err(error) => failure = error,
                 }
@@ -293,8 +303,17 @@ impl How {
 struct Present {
     how: How,
     name: String,
-    /// Its descriptor, if it is ours.
-    ours: Option<OwnedFd>,
+    ours: bool,
+    /// Its descriptor, if it is ours, and one may be had: without `CAP_SYS_ADMIN`, as under the packaged unit, the
+    /// kernel says its number only.
+    program: Option<OwnedFd>,
+}
+
+impl Present {
+    /// For what takes its place, or takes it away: only if it is still there, where that can be said.
+    fn flags(&self) -> u32 {
+        self.how.flags() | if self.program.is_some() { XDP_FLAGS_REPLACE } else { 0 }
+    }
 }
 
 fn done(result: i32) -> io::Result<()> {
@@ -311,18 +330,19 @@ fn query(index: u32) -> io::Result<libbpf_sys::bpf_xdp_query_opts> {
     Ok(options)
 }
 
-fn present(interface: &Interface) -> Result<Option<Present>, Error> {
+fn present(interface: &Interface, known: &[u32]) -> Result<Option<Present>, Error> {
     let found = query(interface.index)
         .context(|| format!("ask for the XDP program of {}", interface.name))?;
     let ids = [found.prog_id, found.drv_prog_id, found.skb_prog_id, found.hw_prog_id];
     let Some(id) = ids.into_iter().find(|id| *id != 0) else { return Ok(None) };
     let how = if found.attach_mode == XDP_ATTACHED_SKB { How::Generic } else { How::Native };
     let Some(program) = by_id(id) else {
-        return Ok(Some(Present { how, name: format!("number {id}"), ours: None }));
+        let (name, ours) = (format!("number {id}"), known.contains(&id));
+        return Ok(Some(Present { how, name, ours, program: None }));
     };
     let name = name_of(program.as_fd());
-    let ours = (name == DECAPSULATION).then_some(program);
-    Ok(Some(Present { how, name, ours }))
+    let ours = name == DECAPSULATION;
+    Ok(Some(Present { how, name, ours, program: ours.then_some(program) }))
 }
 
 /// Whether an interface has a program of ours that takes packets out of tunnels, and what it has counted;
@@ -330,8 +350,8 @@ fn present(interface: &Interface) -> Result<Option<Present>, Error> {
 pub(super) fn counted_at(
     interface: &Interface,
 ) -> Result<Option<Result<Decapsulated, String>>, Error> {
-    let Some(present) = present(interface)? else { return Ok(None) };
-    let Some(program) = present.ours else { return Ok(Some(Err(present.name))) };
+    let Some(present) = present(interface, &[])? else { return Ok(None) };
+    let Some(program) = present.program else { return Ok(Some(Err(present.name))) };
     Ok(Some(Ok(counts_of(program.as_fd()).unwrap_or_default())))
 }
 
@@ -379,18 +399,21 @@ fn attach(
     })
 }
 
-/// Takes our program from an interface, whichever agent has put it there. Returns whether it was there.
-pub(super) fn stop_decapsulation_at(interface: &Interface) -> Result<bool, Error> {
+/// Takes our program from an interface, whichever agent has put it there. Returns whether it was there. `known`: the
+/// numbers of ours.
+pub(super) fn stop_decapsulation_at(interface: &Interface, known: &[u32]) -> Result<bool, Error> {
     let _quiet = Quiet::new();
-    let Some(Present { how, ours: Some(old), .. }) = present(interface)? else { return Ok(false) };
+    let Some(present) = present(interface, known)?.filter(|present| present.ours) else {
+        return Ok(false);
+    };
     let options = libbpf_sys::bpf_xdp_attach_opts {
         sz: size_of::<libbpf_sys::bpf_xdp_attach_opts>() as _,
-        old_prog_fd: old.as_raw_fd(),
+        old_prog_fd: present.program.as_ref().map_or(0, AsRawFd::as_raw_fd),
         ..Default::default()
     };
     // SAFETY: numbers, and options that outlive the call.
     let result = unsafe {
-        libbpf_sys::bpf_xdp_detach(interface.index as i32, how.flags(), &raw const options)
+        libbpf_sys::bpf_xdp_detach(interface.index as i32, present.flags(), &raw const options)
     };
     done(result).context(|| format!("detach from {}", interface.name))?;
     Ok(true)

@@ -11,6 +11,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// Numbers of programs that are remembered.
+const PROGRAMS: usize = 64;
 /// Of the file's form: one that is not known is left alone.
 const FORM: u32 = 1;
 
@@ -101,9 +103,41 @@ impl State {
         self.write()
     }
 
+    /// Numbers of programs that are ours, in a file beside, so that a version before this one reads the other. What
+    /// cannot be read are none: whoever may ask the kernel for names needs no numbers.
+    pub(super) fn programs(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.numbers()).unwrap_or_default();
+        let mut lines = text.lines();
+        if lines.next() != Some(&*self.boot) {
+            return Vec::new();
+        }
+        lines.filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Notes that these are about to be ours, beside those that are.
+    pub(super) fn note_programs(&self, numbers: &[u32]) -> Result<(), Error> {
+        let mut all = self.programs();
+        all.extend(numbers);
+        all.sort_unstable();
+        all.dedup();
+        // The kernel counts on, and those of long ago are gone.
+        let recent = &all[all.len().saturating_sub(PROGRAMS)..];
+        let lines: String = recent.iter().map(|number| format!("{number}\n")).collect();
+        let (path, fresh) = (self.numbers(), self.numbers().with_extension("programs.new"));
+        let written = fs::write(&fresh, format!("{}\n{lines}", self.boot));
+        written
+            .and_then(|()| fs::rename(&fresh, &path))
+            .context(|| format!("write {}", path.display()))
+    }
+
+    fn numbers(&self) -> PathBuf {
+        self.path.with_extension("programs")
+    }
+
     /// Whole or not at all: a new file takes the old one's place.
     fn write(&self) -> Result<(), Error> {
         if self.changes.is_empty() {
+            let _ = fs::remove_file(self.numbers());
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 removed => removed.context(|| format!("remove {}", self.path.display())),

@@ -8,8 +8,10 @@ use crate::ready::state::network;
 use crate::skeleton::connections::ConnectionsSkelBuilder;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, RingBufferBuilder};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
@@ -188,8 +190,22 @@ fn run(
     }
 }
 
-/// The root of the control groups that this process sees, whether and wherever their file system is mounted.
+/// Where the file system of control groups is mounted, where it is: alone, or beside that of version 1.
+const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The root of the control groups that this process sees, whether and wherever their file system is mounted; for
+/// those who may mount nothing (the packaged unit), where it usually is.
 fn root_of_groups() -> io::Result<OwnedFd> {
+    mounted_by_us().or_else(|why| {
+        let there = GROUPS.iter().filter_map(|path| File::open(path).ok());
+        let is_it = |file: &File| {
+            fstatfs(file).is_ok_and(|about| about.filesystem_type() == CGROUP2_SUPER_MAGIC)
+        };
+        there.filter(is_it).map(OwnedFd::from).next().ok_or(why)
+    })
+}
+
+fn mounted_by_us() -> io::Result<OwnedFd> {
     let own = |fd: libc::c_long| match fd {
         // SAFETY: the kernel has just made it, and nobody else has it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),

@@ -7,7 +7,7 @@ use super::openapi::BODY as USUAL_BODY;
 use super::server::Working;
 use super::{Failure, Refusal};
 use crate::config::Role;
-use crate::engine::{Front, Kind};
+use crate::engine::{Front, Kind, Status};
 use axum::Json;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -18,6 +18,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,17 +30,19 @@ const BODY: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(60);
 /// Bytes of a body that the audit log repeats.
 const SHORT: usize = 1024;
+/// The log of what has changed something, in the run directory.
+pub(super) const AUDIT: &str = "audit.log";
 /// The header that no form and no link of another site can send.
 pub(super) const HEADER: &str = "x-weir";
 
 /// What all requests have in common.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(crate) struct Common {
     /// What the configuration says.
-    pub front: watch::Receiver<Front>,
-    pub audit: Arc<Audit>,
+    pub(super) front: watch::Receiver<Front>,
+    pub(super) audit: Arc<Audit>,
     /// Why the socket is its owner's only, where a group was to have it.
-    pub unshared: Mutex<Option<String>>,
+    pub(super) unshared: Mutex<Option<String>>,
 }
 
 /// What a kind of request asks for.
@@ -64,14 +67,27 @@ pub(super) struct Gate {
 }
 
 impl Common {
-    /// What an operator should know of the API itself.
-    pub fn warnings(&self) -> Vec<String> {
+    /// Of an instance with this run directory.
+    pub fn new(run_dir: &Path, front: watch::Receiver<Front>) -> Self {
+        let audit = Arc::new(Audit::new(run_dir.join(AUDIT)));
+        Self { front, audit, unshared: Mutex::default() }
+    }
+
+    /// The status with what an operator should know of the API itself.
+    pub async fn complete(self: Arc<Self>, mut status: Status) -> Status {
+        // It may have to open a file.
+        let more = tokio::task::spawn_blocking(move || self.warnings()).await;
+        status.warnings.extend(more.unwrap_or_default());
+        status
+    }
+
+    fn warnings(&self) -> Vec<String> {
         let unshared = self.unshared.lock().unwrap_or_else(PoisonError::into_inner).clone();
         unshared.into_iter().chain(self.audit.trouble()).collect()
     }
 
     /// What somebody may do now.
-    pub fn role(&self, caller: &Caller) -> Option<Role> {
+    pub(super) fn role(&self, caller: &Caller) -> Option<Role> {
         let front = self.front.borrow();
         caller.role(&front.api.clients, front.web.as_ref().map(|web| web.role))
     }

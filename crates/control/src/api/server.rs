@@ -13,6 +13,8 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpUserTimeout;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -45,6 +47,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 64 << 10;
 /// Requests at once of a connection by HTTP/2.
 const STREAMS: u32 = 16;
+/// Milliseconds for which a client may take nothing of what it is sent, or confirm none of it.
+const STALLED: u32 = 30_000;
 /// For what is under way when a listener ends, as its certificates are others.
 const GOODBYE: Duration = Duration::from_secs(10);
 /// How long an address that cannot be listened at is left alone.
@@ -366,7 +370,11 @@ async fn listen(address: SocketAddr, what: &str) -> TcpListener {
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((stream, from)) => {
+                // A watcher that takes nothing has a place and a stream that others want.
+                let _ = setsockopt(&stream, TcpUserTimeout, &STALLED);
+                return (stream, from);
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

@@ -2,6 +2,7 @@
 //! WHATWG's HTML standard, section 9.2), and rates over the last hour. All of it is bounded, and a status is
 //! made once for all watchers.
 
+use super::guard::Common;
 use super::server::Working;
 use super::{Failure, ask};
 use crate::engine::{Command, Counted, Event, Events, Front, Kind, Sample, Sender, Status};
@@ -215,16 +216,18 @@ impl Hour {
 pub(super) struct Hub {
     engine: Sender,
     events: Arc<Events>,
+    common: Arc<Common>,
     kept: AsyncMutex<Option<(Instant, Arc<str>)>>,
     hour: Mutex<Hour>,
     places: Arc<Semaphore>,
 }
 
 impl Hub {
-    pub fn new(engine: Sender, events: Arc<Events>) -> Self {
+    pub fn new(engine: Sender, events: Arc<Events>, common: Arc<Common>) -> Self {
         Self {
             engine,
             events,
+            common,
             kept: AsyncMutex::default(),
             hour: Mutex::default(),
             places: Arc::new(Semaphore::new(WATCHERS)),
@@ -249,6 +252,7 @@ impl Hub {
             return Some(Arc::clone(text));
         }
         let status = ask(&self.engine, Command::Status).await.ok()?;
+        let status = Arc::clone(&self.common).complete(status).await;
         let text: Arc<str> = serde_json::to_string(&status).ok()?.into();
         *kept = Some((Instant::now(), Arc::clone(&text)));
         Some(text)

@@ -1,12 +1,13 @@
 //! How packets reach backends: next hops, tunnels, and other addresses.
 
+use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_plane::forward::{Translation, Tunnel};
-use weir_plane::{Plane, Translations, VipKey};
+use weir_plane::{Plane, Translated, Translations, VipKey};
 use weir_wire::map_address;
 
 /// What is known of the way to a backend.
@@ -80,19 +81,24 @@ impl<P: Plane> Engine<P> {
         let translated =
             || self.services.values().filter(|one| one.configured.forward == Forward::Nat);
         let mut all = Translations::new();
+        let of = |service: &ServiceRuntime, id| {
+            let limits = service.configured.segments().map(|_| id);
+            Translated { service: service.vip(), limits }
+        };
         for service in translated() {
-            for backend in service.leaving.iter().filter_map(|id| self.plane.backend(*id)) {
+            for id in &service.leaving {
+                let Some(backend) = self.plane.backend(*id) else { continue };
                 let Some(Translation { port, .. }) = backend.translation else { continue };
                 let Service { vip, protocol, port: listens, .. } = service.configured;
                 let answers = Answers::of((vip, listens), protocol, backend.address, port);
-                all.insert(key((answers.from, protocol, answers.port)), service.vip());
+                all.insert(key((answers.from, protocol, answers.port)), of(service, *id));
             }
         }
         for service in translated() {
             for member in &service.pool {
                 if let Some(answers) = service.configured.answers_of(&member.wanted) {
                     let from = (answers.from, answers.protocol, answers.port);
-                    all.insert(key(from), service.vip());
+                    all.insert(key(from), of(service, member.id));
                 }
             }
         }

@@ -6,7 +6,9 @@ use super::{Engine, EngineError, Happening};
 use crate::config::{Config, ConfigError, Source, in_one};
 use crate::history::{Entry, Who, digest};
 use crate::last_good::of_file;
+use crate::owners::as_member;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::unistd::Gid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -78,8 +80,13 @@ impl Beside {
         match fs::metadata(&self.target) {
             Ok(there) => {
                 let ours = file.metadata()?;
-                if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
-                    fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+                if there.gid() != ours.gid() {
+                    as_member(Gid::from_raw(there.gid()), || {
+                        fchown(&*file, None, Some(there.gid()))
+                    })?;
+                }
+                if there.uid() != ours.uid() {
+                    fchown(&*file, Some(there.uid()), None)?;
                 }
                 file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
             }

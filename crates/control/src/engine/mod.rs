@@ -114,6 +114,8 @@ pub struct Front {
 
 /// How often the engine looks what is due. A command or a report wakes it.
 const TICK: Duration = Duration::from_millis(10);
+/// For what waits for no update, in one turn: a status of thousands of services takes a tenth of a second.
+const ATTENTION: Duration = Duration::from_millis(50);
 /// Commands that are answered before the engine looks for reports again.
 const COMMANDS_AT_A_TIME: usize = 64;
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
@@ -793,7 +795,11 @@ impl<P: Plane> Engine<P> {
     /// and the rest follows [later](Self::catch_up). Returns whether there was anything.
     pub(super) fn attend(&mut self, inside: bool) -> bool {
         let (mut any, mut checked) = (false, false);
-        while let Some(command) = self.next_urgent() {
+        let begun = Instant::now();
+        // However many ask: what else is to be done has its turn, too.
+        while let Some(command) =
+            (begun.elapsed() < ATTENTION).then(|| self.next_urgent()).flatten()
+        {
             any = true;
             match command {
                 Command::Health(changes) if inside => {

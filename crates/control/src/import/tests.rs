@@ -86,13 +86,20 @@ virtual_server group web6 {
     real_server 192.0.2.1 8080 { weight 2 }
 }
 virtual_server fwmark 3 { real_server 192.0.2.1 80 { } }
+virtual_server 192.0.2.81 123 {
+    lvs_method NAT
+    protocol UDP
+    real_server 198.51.100.4 123 { UDP_CHECK { payload 0A0b
+ require_reply 0c } }
+    real_server 198.51.100.5 123 { UDP_CHECK { payload 0a } }
+}
 "#;
 
 #[test]
 fn virtual_servers_of_keepalived_become_services() {
     let (imported, config) = good(Form::Keepalived, KEEPALIVED);
     assert_eq!(config.balancer.interfaces, ["eth1"]);
-    let [secure, dns, web6] = &config.services[..] else { panic!("{}", imported.text) };
+    let [secure, dns, web6, time] = &config.services[..] else { panic!("{}", imported.text) };
     assert_eq!((secure.vip.to_string(), secure.port), ("192.0.2.80".into(), Some(443)));
     assert_eq!((secure.forward, secure.idle_timeout.as_secs()), (Forward::L2, 50));
     assert_eq!(secure.affinity, crate::config::Affinity::Client);
@@ -116,6 +123,10 @@ fn virtual_servers_of_keepalived_become_services() {
     let What::Script(script) = &check.what else { panic!("{check:?}") };
     assert_eq!(script.command, ["/usr/lib/check", "198.51.100.2"]);
 
+    let check = time.check_of(&time.backends[0]).unwrap();
+    let What::Udp(exchange) = &check.what else { panic!("{check:?}") };
+    assert_eq!((&exchange.send[..], &exchange.expect[..]), (&[10, 11][..], &[12][..]));
+    assert!(time.check_of(&time.backends[1]).is_none());
     assert_eq!(web6.backends.len(), 1);
     assert_eq!((web6.forward, web6.backends[0].port), (Forward::Nat, Some(8080)));
     for (line, words) in [
@@ -131,6 +142,7 @@ fn virtual_servers_of_keepalived_become_services() {
         (62, "is there already"),
         (63, "is not of the family"),
         (65, "firewall mark"),
+        (71, "require_reply"),
     ] {
         noted(&imported, line, words);
     }

@@ -18,7 +18,7 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: beyond.no_lane */
 	if (lane->beyond & LANE_MSS)
-		limit_segments(ctx, lane, id);
+		limit_segments(ctx, id, lane->mtu, lane->beyond & LANE_TUNNEL);
 	__u32 done;
 
 	if (lane->beyond & LANE_NAT)

@@ -107,14 +107,15 @@ static __always_inline __u32 mapping_place(__u64 end, __u32 origin, __u16 port)
 		     mapping_count);
 }
 
-/* Notes a packet. Written once a tick, but for changes; a defeat leaves it to the next packet. */
-static __always_inline void touch_mapping(struct mapping *mapping, __u64 word, __u32 signs,
-					  __u32 now)
+/* How often a packet's note is tried again that another processor's came before: the two FINs of a connection often
+ * come at once, and one that is not noted would keep its port for the time of an open connection. */
+#define MAPPING_ATTEMPTS 3
+
+/* What a mapping's word becomes by a packet. */
+static __always_inline __u64 touched(struct mapping *mapping, __u64 word, __u32 signs, __u32 now)
 {
 	__u32 flags = word;
 
-	if (signs & SIGN_QUOTED)
-		return; /* rule: mapping.quoted */
 	/* The client uses its port anew, as it would if it stood before the backend itself. */
 	if ((signs & (SIGN_SYN | SIGN_BACKEND)) == SIGN_SYN && has_ended(word)) {
 		flags &= MAPPING_CLAIMS | MAPPING_HELD; /* rule: mapping.anew */
@@ -129,10 +130,27 @@ static __always_inline void touch_mapping(struct mapping *mapping, __u64 word, _
 		flags |= MAPPING_RESET; /* rule: mapping.reset */
 	else
 		flags &= ~MAPPING_RESET;
-	__u64 after = (__u64)now << 32 | flags;
+	return (__u64)now << 32 | flags;
+}
 
-	if (unlikely(after != word))
-		__sync_val_compare_and_swap(&mapping->word, word, after); /* rule: mapping.touched */
+/* Notes a packet. Written once a tick, but for changes. */
+static __always_inline void touch_mapping(struct mapping *mapping, __u64 word, __u32 signs,
+					  __u32 now)
+{
+	if (signs & SIGN_QUOTED)
+		return; /* rule: mapping.quoted */
+	for (int i = 0; i < MAPPING_ATTEMPTS; i++) {
+		__u64 after = touched(mapping, word, signs, now);
+
+		if (likely(after == word))
+			return; /* rule: mapping.noted */
+		__u64 found = __sync_val_compare_and_swap(&mapping->word, word, after); /* rule: mapping.touched */
+
+		/* Whoever has claimed it has another connection. */
+		if (found == word || (found ^ word) & (MAPPING_CLAIMS | MAPPING_BUSY))
+			return; /* rule: mapping.written */
+		word = found;
+	}
 }
 
 /* A source that a flow may have, and where its mapping stands then. */
@@ -295,12 +313,12 @@ __noinline int mapping_back(const struct flow_key *flow, __u32 origin, __u32 sig
 	ends->source.address[0] = mapping->vip[0];
 	ends->source.address[1] = mapping->vip[1];
 	ends->source.port = ports >> 16;
-	ends->source.reserved = 0;
+	ends->source.limits = backend->flags >> BACKEND_MSS_SHIFT ? id + 1 : 0;
 	ends->target.address[0] = mapping->client[0];
 	ends->target.address[1] = mapping->client[1];
 	/* Who sends from port 0, as senders of UDP that want no answer may, is answered there. */
 	ends->target.port = (ports & 0xffff) | PORT_GIVEN;
-	ends->target.reserved = 0;
+	ends->target.limits = 0;
 	/* Nobody has claimed it meanwhile. */
 	if ((mapping_word(mapping) ^ word) & (MAPPING_CLAIMS | MAPPING_BUSY))
 		return 0;

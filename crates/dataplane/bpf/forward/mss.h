@@ -124,16 +124,17 @@ __noinline int clamp_mss(struct xdp_md *ctx, __u32 ipv4, __u32 ipv6)
 /* The smallest that is asked for. */
 #define LEAST_MSS 64
 
-/* As the service of the backend has it: a number, or what the way takes. */
-static __always_inline void limit_segments(struct xdp_md *ctx, const struct lane *lane, __u32 id)
+/* As the service of the backend has it: a number, or what the way to the backend takes, of this MTU, 0 if that
+ * is not known; `tunnel`: whether the packet goes into one. */
+static __always_inline void limit_segments(struct xdp_md *ctx, __u32 id, __u32 mtu, __u32 tunnel)
 {
 	const struct backend *backend = AT(backends, id, backend_count);
 	__u32 ipv4 = backend->flags >> BACKEND_MSS_SHIFT;
 	__u32 ipv6 = ipv4;
 
 	if (ipv4 == MSS_AUTO) {
-		__u32 most = lane->mtu < 0xffff ? lane->mtu : 0xffff;
-		__u32 headers = lane->beyond & LANE_TUNNEL ? outer_bytes(backend) : 0;
+		__u32 most = mtu < 0xffff ? mtu : 0xffff;
+		__u32 headers = tunnel ? outer_bytes(backend) : 0;
 
 		ipv4 = headers + sizeof(struct ipv4) + sizeof(struct tcp);
 		ipv6 = headers + sizeof(struct ipv6) + sizeof(struct tcp);
@@ -143,6 +144,21 @@ static __always_inline void limit_segments(struct xdp_md *ctx, const struct lane
 		ipv6 = most - ipv6;
 	}
 	clamp_mss(ctx, ipv4, ipv6); /* rule: mss.limited */
+}
+
+/* The same for an answer of that backend, which has been translated: what its SYN+ACK asks for comes by the same way
+ * as what the client's SYN does. Global, so that the verifier goes through it once. */
+__noinline int limit_answer(struct xdp_md *ctx, __u32 id)
+{
+	const struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
+	const struct backend *backend = AT(backends, id, backend_count);
+	__u32 mtu = lane ? lane->mtu : 0;
+
+	if (!(backend->flags >> BACKEND_MSS_SHIFT))
+		return 0; /* rule: mss.gone */
+	/* Another processor may have sent all that went there. */
+	limit_segments(ctx, id, mtu ? mtu : backend->mtu, 0); /* rule: mss.answer */
+	return 0;
 }
 
 #endif

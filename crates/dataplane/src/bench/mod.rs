@@ -30,7 +30,7 @@ use weir_hash::HashKey;
 use weir_plane::forward::{
     Encapsulation, MappingRules, MappingTicks, Origin, Ports, Translation, Tunnel,
 };
-use weir_plane::{Limits, Prefix, SourceTable, Sources, Translations, VipKey};
+use weir_plane::{Limits, Prefix, SourceTable, Sources, Translated, Translations, VipKey};
 use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -383,7 +383,9 @@ impl<'a> XdpBench<'a> {
             };
             let mut translations = Translations::new();
             if forward == Forward::Nat {
-                translations.insert(key(BACKEND, NAT_PORT), key(Method::Concury.vip(), PORT));
+                let service = key(Method::Concury.vip(), PORT);
+                let to = Translated { service, limits: None };
+                translations.insert(key(BACKEND, NAT_PORT), to);
             }
             if forward == Forward::FullNat {
                 self.plane.set_mapping_rules(&mapping_rules())?;

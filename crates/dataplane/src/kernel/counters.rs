@@ -1,6 +1,7 @@
 //! What was forwarded, and what was not and why.
 
 use super::KernelPlane;
+use super::hops::Hops;
 use crate::abi::{Plain, types};
 use crate::entries::BATCH;
 use crate::error::{Context, Error};
@@ -32,21 +33,16 @@ impl KernelPlane {
     }
 
     /// Forgets the next hops that the CPUs keep of a backend, each for 64 jiffies: the next packet
-    /// asks. What a CPU counts at this very moment may be lost.
+    /// asks. What packets count meanwhile is counted.
     ///
     /// # Errors
-    /// [`Error::Bpf`].
+    /// [`Error::Bpf`] or [`Error::System`].
     pub fn forget_hop(&self, backend: BackendId) -> Result<(), Error> {
-        let key = u32::from(backend.get()).to_ne_bytes();
-        let mut lanes = lookup_percpu(&self.maps.lanes, &key)?;
-        for lane in &mut lanes {
-            let at = offset_of!(types::lane, resolved);
-            lane[at..at + size_of::<u64>()].fill(0);
+        if let Some(hops) = self.hops.get() {
+            return hops.forget(backend);
         }
-        self.maps
-            .lanes
-            .update_percpu(&key, &lanes, MapFlags::ANY)
-            .context(|| format!("forget the next hop of backend {backend}"))
+        let hops = Hops::over(&self.maps.lanes)?;
+        self.hops.get_or_init(|| hops).forget(backend)
     }
 
     /// Frames that the program has sent since this was opened and that were lost before they left, by the

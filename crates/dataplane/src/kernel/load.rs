@@ -24,6 +24,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use weir_plane::{Limits, Listen};
 use weir_steering::ELEMENT_BYTES;
@@ -193,6 +194,7 @@ impl KernelPlane {
             shared: shared.collect::<Result<_, _>>()?,
             tracing: None,
             lost: None,
+            hops: OnceLock::new(),
             former: None,
             front: None,
         })

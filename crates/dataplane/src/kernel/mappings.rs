@@ -51,7 +51,7 @@ impl KernelPlane {
             let key = types::translated { address, port_protocol: TRANSLATED_ORIGIN, reserved: 0 };
             let range = u64::from(origin.first_port) | u64::from(origin.last_port) << 16;
             let (address, port) = ([range, 0], number as u32);
-            let to = types::translation { address, port, reserved: 0 };
+            let to = types::translation { address, port, limits: 0 };
             entries.push((key.bytes().to_vec(), to.bytes().to_vec()));
         }
         let word = self.control.word32(offset_of!(types::control, unusual));

@@ -10,6 +10,7 @@ mod devices;
 mod front;
 mod grace;
 mod guard;
+mod hops;
 mod load;
 mod loads;
 mod lost;
@@ -40,6 +41,7 @@ use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
 use front::Front;
+use hops::Hops;
 use libbpf_rs::MapHandle;
 use lost::Lost;
 use resize::Former;
@@ -48,6 +50,7 @@ use stamp::Stamp;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use weir_plane::Listen;
 use weir_steering::ServiceId;
 
@@ -90,6 +93,8 @@ pub struct KernelPlane {
     tracing: Option<trace::Tracing>,
     /// Who counts frames that are lost on their way out, if the kernel tells.
     lost: Option<Lost>,
+    /// Who forgets next hops, once that was asked for.
+    hops: OnceLock<Hops>,
     /// What this memory has taken the place of, until nothing is left in it.
     former: Option<Former>,
     /// Stands in front of the program, if a plane in user space is to take part.

@@ -9,7 +9,7 @@ use crate::numbers::{UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
 use crate::reports;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::{Translations, VipKey};
+use weir_plane::{Translated, Translations, VipKey};
 
 impl KernelPlane {
     /// Translates the answers of these backends, from now on, and of no others.
@@ -47,7 +47,9 @@ fn from_entry(from: &VipKey) -> types::translated {
     }
 }
 
-fn to_entry(to: &VipKey) -> types::translation {
-    let port = to.port.unwrap_or(0).to_be().into();
-    types::translation { address: address_words(&to.address), port, reserved: 0 }
+fn to_entry(to: &Translated) -> types::translation {
+    let Translated { service, limits } = to;
+    let port = service.port.unwrap_or(0).to_be().into();
+    let limits = limits.map_or(0, |backend| u32::from(backend.get()) + 1);
+    types::translation { address: address_words(&service.address), port, limits }
 }

@@ -19,7 +19,7 @@ use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
     self, Counters, FlowCaps, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft, SourceRate,
-    SourceTable, Sources, Translations, VipKey, Way, blocks,
+    SourceTable, Sources, Translated, Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
@@ -154,7 +154,7 @@ impl<'a> World<'a> {
         let soft = || Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
         let (oracle, burst) = (soft(), Burst::new(soft()));
         let names = setup.backends.iter().map(|backend| backend.name.as_str());
-        let numbers = names.zip((1..).map(BackendId::of)).collect();
+        let numbers = names.zip((0..).map(BackendId::of)).collect();
         let mut world =
             Self { kernel, setup, oracle, burst, numbers, services: Vec::new(), generation: 0 };
         for soft in [&mut world.oracle, world.burst.soft()] {
@@ -265,8 +265,10 @@ impl<'a> World<'a> {
                     && backend.address.is_ipv4() == service.address.is_ipv4()
                 {
                     let port = nat.port.or(vip.port);
-                    wanted
-                        .insert(VipKey { address: map_address(backend.address), port, ..vip }, vip);
+                    let from = VipKey { address: map_address(backend.address), port, ..vip };
+                    let number = self.numbers[backend.name.as_str()];
+                    let limits = backend.segments.map(|_| number);
+                    wanted.insert(from, Translated { service: vip, limits });
                 }
             }
         }

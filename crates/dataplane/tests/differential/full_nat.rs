@@ -2,7 +2,7 @@
 //! sent.
 
 use crate::twin::Twin;
-use crate::{BACKENDS, World, nat};
+use crate::{BACKENDS, World, nat, options};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -132,6 +132,9 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
             .payload(payload)
             .build();
         crate::tunnels::vary(rng, &mut bytes);
+        if flags.intersects(TcpFlags::SYN) && sent.protocol == Protocol::Tcp {
+            options::insert(&mut bytes, &options::segments(rng));
+        }
         let v4 = bytes[12..14] == [8, 0];
         if sent.protocol == Protocol::Udp && v4 && rng.random_bool(0.2) {
             bytes[40..42].fill(0);

@@ -3,13 +3,15 @@
 
 use crate::World;
 use crate::full_nat;
+use crate::options;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom, SliceRandom};
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
 use weir_plane::forward::Translation;
-use weir_plane::{Backend, Plane, Translations, VipKey};
+use weir_plane::{Backend, Plane, Translated, Translations, VipKey};
+use weir_steering::BackendId;
 use weir_testbed::link::{self, End};
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -58,11 +60,11 @@ pub fn backend(rng: &mut ChaCha8Rng, number: u16, vip: &VipKey, plain: Backend) 
 }
 
 /// Whose answers the backend's are.
-pub fn of_backend(backend: &Backend, vip: &VipKey) -> Option<(VipKey, VipKey)> {
+pub fn of_backend(id: BackendId, backend: &Backend, vip: &VipKey) -> Option<(VipKey, Translated)> {
     let translation = backend.translation.filter(|to| to.ports.is_none())?;
     let port = translation.port.or(vip.port);
     let from = VipKey { address: map_address(backend.address), port, ..*vip };
-    Some((from, *vip))
+    Some((from, Translated { service: *vip, limits: backend.segments.map(|_| id) }))
 }
 
 pub fn tell(plane: &mut Twin, translations: &Translations) {
@@ -99,6 +101,9 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
         }
         let mut bytes = frame.tcp_flags(flags).payload(payload).build();
         crate::tunnels::vary(&mut world.rng, &mut bytes);
+        if flags.intersects(TcpFlags::SYN) && from.protocol == Protocol::Tcp {
+            options::insert(&mut bytes, &options::segments(&mut world.rng));
+        }
         if from.protocol == Protocol::Udp && bytes[12..14] == [8, 0] && world.rng.random_bool(0.2) {
             bytes[40..42].fill(0);
         }

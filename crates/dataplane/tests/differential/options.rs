@@ -30,6 +30,15 @@ const LAYOUTS: &[(&[&[u8]], &[u8])] = &[
     (&[&[5, 255]], &[]),
 ];
 
+/// What SYNs ask for, small and large, at even and odd places.
+pub fn segments(rng: &mut impl Rng) -> Vec<u8> {
+    let mut options = vec![1; rng.random_range(0..4)];
+    options.extend([2, 4]);
+    options.extend(rng.random::<u16>().to_be_bytes());
+    options.resize(options.len().next_multiple_of(4), 1);
+    options
+}
+
 /// Timestamps with these values among other options, 40 bytes at most; now and then damaged ones.
 pub fn options(rng: &mut impl Rng, value: u32, echo: u32) -> Vec<u8> {
     let (before, behind) = *LAYOUTS.choose(rng).unwrap();

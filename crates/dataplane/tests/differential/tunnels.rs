@@ -96,13 +96,16 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
-    if let Verdict::Return { address, port, client, .. } = verdict {
+    if let Verdict::Return { address, port, client, limits, .. } = verdict {
         let source = (address, port);
         match client {
             None => translate(frame, End::Source, source, None).unwrap(),
             Some((client, port)) => {
                 translate_both(frame, source, (client, Some(port)), None).unwrap();
             }
+        }
+        if let Some(backend) = limits {
+            oracle.limit_segments(frame, backend);
         }
         return verdict;
     }

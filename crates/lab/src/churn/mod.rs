@@ -86,8 +86,17 @@ impl Churn {
             places: script.places(),
             weights: script.weights(),
         }));
+        let watch = {
+            let (lab, control, stop) = (lab.clone(), control.clone(), stop.clone());
+            thread::spawn(move || watch(&lab, &*control, &stop))
+        };
         let worker = Worker { lab, control, stop: Arc::clone(&stop), diary: Arc::clone(&diary) };
-        Self { seed, stop, diary, thread: Some(thread::spawn(move || worker.run(script, open))) }
+        let thread = thread::spawn(move || {
+            worker.run(script, open);
+            // A panic was printed already.
+            let _ = watch.join();
+        });
+        Self { seed, stop, diary, thread: Some(thread) }
     }
 
     /// The last changes, newest last, `most` at most.
@@ -164,6 +173,26 @@ fn lock(diary: &Mutex<Diary>) -> MutexGuard<'_, Diary> {
 
 fn count(log: &[ChangeRecord], of: impl Fn(&&ChangeRecord) -> bool) -> u64 {
     log.iter().filter(of).count() as u64
+}
+
+/// How often the balancer is asked whether it has noticed a death.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Notes when the balancer has noticed that backends are dead, until it is told to stop.
+fn watch(lab: &Lab, control: &dyn PoolControl, stop: &AtomicBool) {
+    let events = lab.events();
+    while !stop.load(Relaxed) && !interrupted() {
+        for backend in events.unnoticed() {
+            match control.has_noticed(backend) {
+                Ok(None) => return,
+                Ok(Some(true)) => events.notice(backend),
+                // A control plane that is away has noticed nothing.
+                Ok(Some(false)) | Err(_) => {}
+            }
+            events.watch();
+        }
+        thread::sleep(GLANCE);
+    }
 }
 
 struct Worker {

@@ -142,6 +142,10 @@ impl PoolControl for Handshakes {
         self.inner.crash(away)
     }
 
+    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+        self.inner.has_noticed(backend)
+    }
+
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
         self.inner.tell_load(backend, load)
     }

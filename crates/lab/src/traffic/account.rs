@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::Shared;
 use super::spec::Kind;
 use super::stats::BrokenConnection;
-use super::verdict::{Failure, Home, Outcome, judge};
+use super::verdict::{Failure, Home, NOTICED, Outcome, judge};
 use crate::witness::{Ends, Key};
 
 /// What is known of a connection that ends.
@@ -71,6 +71,7 @@ impl Account {
         let since = self.started.checked_sub(detection).unwrap_or(self.started);
         let dead = |backend: &usize| {
             shared.events.killed_between(*backend, since, self.started + detection, self.started)
+                || shared.events.unnoticed_at(*backend, self.started, NOTICED)
                 || shared.events.leaving_at(*backend, self.started)
         };
         let backend = shared.witness.hidden().find(dead)?;

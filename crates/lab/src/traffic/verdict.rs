@@ -107,6 +107,9 @@ pub(crate) enum Home {
     Nowhere,
 }
 
+/// By then a balancer has noticed that a backend is dead, also one whose control plane had to be started first.
+pub(crate) const NOTICED: Duration = Duration::from_secs(30);
+
 /// Judges a connection that started at `started` and has just failed.
 ///
 /// Its own backend excuses it, and nobody else. One that answered does if it was dead at some time
@@ -119,7 +122,8 @@ pub(crate) enum Home {
 ///
 /// If no answer came, its own backend is the one whose interface saw its latest SYN. Its death
 /// excuses if it came up to `detection` before the start, which the balancer had not noticed yet,
-/// or as long after the SYN. Later kills are no excuse, however late the failure shows: a first
+/// or as long after the SYN; where somebody asks the balancer, also for as long as it has not noticed, up to
+/// [`NOTICED`]: how soon checks see a death on a busy machine is no matter of connections. Later kills are no excuse, however late the failure shows: a first
 /// answer takes milliseconds, so a connection that still has none waits for something else. A
 /// death that the balancer should have noticed is none either.
 ///
@@ -141,6 +145,7 @@ pub(crate) fn judge(
             // Early in the machine's life there may be no instant so long ago.
             let since = started.checked_sub(detection).unwrap_or(started);
             events.killed_between(backend, since, at + detection, started)
+                || events.unnoticed_at(backend, started, NOTICED)
                 || events.leaving_at(backend, at)
         }
         Home::Nowhere => false,
@@ -255,6 +260,22 @@ mod tests {
         // The balancer has had the time to notice.
         let long_after = Instant::now();
         assert!(!is_inevitable(&events, long_after, Began(1, long_after), &refused()));
+    }
+
+    #[test]
+    fn a_death_that_the_balancer_has_not_noticed_is_an_excuse() {
+        let events = PoolEvents::default();
+        events.watch();
+        events.kill(1, || {});
+        sleep(DETECTION * 2);
+        let started = Instant::now();
+        assert!(is_inevitable(&events, started, Began(1, started), &refused()));
+        assert!(!is_inevitable(&events, started, Began(0, started), &refused()));
+        assert!(!is_inevitable(&events, started, Nowhere, &refused()));
+        events.notice(1);
+        sleep(Duration::from_millis(2));
+        let later = Instant::now();
+        assert!(!is_inevitable(&events, later, Began(1, later), &refused()));
     }
 
     #[test]

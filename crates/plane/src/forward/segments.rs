@@ -21,7 +21,7 @@ pub enum Segments {
 }
 
 impl Segments {
-    /// Lowers what a SYN asks for. `tunnel`: through which it goes; `mtu`: what the way takes, 0 if that is
+    /// Lowers what a SYN, or a SYN+ACK, asks for. `tunnel`: through which it goes; `mtu`: what the way takes, 0 if that is
     /// not known. Returns whether the frame has changed.
     pub fn limit(self, frame: &mut [u8], tunnel: Option<(&Tunnel, IpAddr)>, mtu: u32) -> bool {
         match self {

@@ -297,7 +297,8 @@ fn http(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Http {
             } else if sent && OURS.contains(&&*lower) {
                 Some((format!("{header:?} is set by the check itself"), "remove it"))
             } else if HeaderValue::from_str(value).is_err() {
-                let wrong = format!("{value:?} is not the value of a header");
+                // What it is may be a password, and is not repeated.
+                let wrong = format!("what {header:?} is to have is not the value of a header");
                 Some((wrong, "use visible characters and spaces"))
             } else {
                 None

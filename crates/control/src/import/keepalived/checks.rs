@@ -32,6 +32,11 @@ pub(super) fn check(item: &Item, settings: &Settings, draft: &mut Draft) -> Chec
             http(item, settings, &mut fields, draft);
         }
         "DNS_CHECK" => dns(item, &mut fields, draft),
+        "UDP_CHECK" => {
+            if !udp(item, &mut fields, draft) {
+                return Check::Off;
+            }
+        }
         "MISC_CHECK" => {
             if !script(item, &mut fields, draft) {
                 return Check::Off;
@@ -66,7 +71,8 @@ fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Dra
             "delay_loop" => {
                 draft.note(one.line, "delay_loop of a check: the virtual server's holds")
             }
-            "url" | "type" | "name" | "misc_path" | "user" | "misc_dynamic" | "enable_sni" => {}
+            "url" | "type" | "name" | "misc_path" | "user" | "misc_dynamic" | "enable_sni"
+            | "payload" | "require_reply" | "min_reply_length" | "max_reply_length" => {}
             other => draft.note(one.line, format!("{other}: weir's checks have nothing like it")),
         }
     }
@@ -127,6 +133,48 @@ fn dns(item: &Item, fields: &mut Fields, draft: &mut Draft) {
     } else {
         draft.note(item.line, format!("type {record}: weir asks for A"));
     }
+}
+
+/// Whether there is a datagram to send, and an answer to wait for.
+fn udp(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
+    let mut is_answered = false;
+    let hex = |one: &Item| {
+        let text = one.words[1..].concat();
+        let whole = text.len().is_multiple_of(2) && text.chars().all(|c| c.is_ascii_hexdigit());
+        (whole && !text.is_empty()).then(|| text.to_ascii_lowercase())
+    };
+    for one in &item.items {
+        match (one.word(0), hex(one)) {
+            ("payload", Some(bytes)) => drop(fields.insert("send_hex", quoted(&bytes))),
+            ("payload", None) => draft.note(one.line, "payload: those are no bytes in hexadecimal"),
+            ("require_reply", bytes) => {
+                is_answered = true;
+                match bytes {
+                    Some(bytes) => drop(fields.insert("expect_hex", quoted(&bytes))),
+                    None if one.words.len() > 1 => {
+                        draft.note(
+                            one.line,
+                            "require_reply: weir has no placeholders; any answer will do",
+                        );
+                    }
+                    None => {}
+                }
+            }
+            ("min_reply_length" | "max_reply_length", _) => {
+                draft.note(one.line, format!("{}: weir does not look at the length", one.word(0)));
+            }
+            _ => {}
+        }
+    }
+    if !is_answered || !fields.contains_key("send_hex") {
+        draft.note(
+            item.line,
+            "UDP_CHECK: weir's check sends a payload and waits for an answer (require_reply); the backend counts as up",
+        );
+        return false;
+    }
+    fields.insert("type", quoted("udp"));
+    true
 }
 
 /// Whether there is a script that weir can run.

@@ -218,7 +218,12 @@ def tell():
     made = Packet(eth(), ip(4, mf=1, df=1, id=40001), tcp(), data(1400))
     book.case("ipv4_fragment", "tell.not_told4", "plain", "Of a fragment no sender is told.", drops(made, "too_big"))
     made = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=40002), tcp(), data(1400))
-    book.case("ipv6_fragment", "tell.not_told6", "plain", "Of a fragment no sender is told.", drops(made, "too_big"))
+    book.case("ipv6_fragment", "tell.put6", "plain", "Nobody but its sender makes smaller fragments of it.",
+              told(made, 6, "too_big_told", 1300))
+    small = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=40003), tcp(), data(1000))
+    later = Packet(eth(), ip(6), Ext(of=FRAGMENT, frag=128, id=40003, next=6), data(1400))
+    book.case("ipv6_later_fragment", "tell.put6", "plain", "The same of another fragment of a packet whose first one fits.",
+              sends(small, over4), told(later, 6, "too_big_told", 1300))
     for kinds in ((HOP,), (AUTH, DESTINATION)):
         made = Packet(eth(), ip(6), *[Ext(of=kind) for kind in kinds], tcp(), data(1400))
         book.case(f"ipv6_extension_{kinds[0]}", "tell.put6", "plain", "Extension headers are quoted with the rest.",

@@ -55,8 +55,12 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
     } else {
         write(&output, &plan.text)?;
     }
-    if prepare {
-        plan.prepare()?;
+    if prepare && let Err(error) = plan.prepare() {
+        // Whoever tries again begins with what is left to do.
+        if !to_output {
+            let _ = remove_file(&output);
+        }
+        return Err(error.into());
     }
     // What is printed beside the file must not come into it.
     let say = |line: String| if to_output { out::complain(line) } else { out::line(line) };

@@ -428,3 +428,25 @@ fn cargo_fault(line: &str) -> Option<String> {
     }
     None
 }
+
+/// The container recipe installs what `scripts/setup` finds that a build needs.
+#[test]
+fn the_container_has_what_a_build_needs() {
+    let setup = read("scripts/setup");
+    let needs = setup.split("find_missing() {").nth(1).expect("it says what is needed");
+    // What follows is for running it.
+    let needs = needs.split("# The store of several balancers.").next().unwrap_or_default();
+    let recipe = read("packaging/Containerfile");
+    let build = recipe.split("RUN curl").next().unwrap_or_default();
+    let words: BTreeSet<&str> = build.split_whitespace().collect();
+    let mut found = 0;
+    for line in needs.lines().filter_map(|line| line.trim().strip_prefix("need ")) {
+        let package = line.split(' ').next().unwrap_or_default();
+        let there = words
+            .iter()
+            .any(|word| *word == package || word.starts_with("clang-") && package == "clang");
+        assert!(there, "{package} is not in packaging/Containerfile");
+        found += 1;
+    }
+    assert!(found >= 8, "{found} packages of a build");
+}

@@ -56,6 +56,11 @@ fn jet_reaches_backends_whose_route_is_elsewhere() {
     unbroken("jet");
 }
 
+#[test]
+fn clients_send_segments_as_small_as_the_service_says() {
+    common::clients_are_limited(elsewhere(2), BalancerSpec { pool: 2, ..spec("concury") });
+}
+
 fn said(balancer: &Balancer, lab: &Lab, arguments: &[&str]) -> String {
     let config = balancer.config().to_str().unwrap();
     let output = common::weir_in(lab, &[arguments, &["--config", config]].concat());

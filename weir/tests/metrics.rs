@@ -349,3 +349,31 @@ fn a_real_prometheus_takes_rules_and_queries() {
     let _ = prometheus.kill();
     let _ = prometheus.wait();
 }
+
+/// What is wrong with the API itself is counted among the warnings, and shown wherever these are.
+#[test]
+fn a_page_that_cannot_be_served_is_a_warning() {
+    let _alone = common::alone();
+    let lab = common::lab(1);
+    let balancer = common::start(&lab, "concury", 1);
+    let here = lab.balancer();
+    const PAGE: &str = "127.0.0.1:8080";
+    let occupied = here.enter(|| std::net::TcpListener::bind(PAGE)).unwrap().unwrap();
+    with_metrics(&balancer, &format!("metrics = \"{AT}\"\nweb = \"{PAGE}\""));
+    common::command(&balancer, "reload");
+    let warned = || {
+        let status = balancer.status().unwrap();
+        let warnings = status["warnings"].as_array().unwrap().clone();
+        let told =
+            |one: &serde_json::Value| one.as_str().unwrap().starts_with("no page: cannot listen");
+        (warnings.iter().any(told), warnings.len() as f64)
+    };
+    let counted = || get(here, AT, "/metrics").ok().map(|_| scrape(here, AT));
+    common::eventually("the page is missed", || warned().0);
+    common::eventually("metrics count it", || {
+        let (_, warnings) = warned();
+        counted().is_some_and(|samples| value(&samples, "weir_warnings", &[]) == Some(warnings))
+    });
+    drop(occupied);
+    common::eventually("the page is served", || get(here, PAGE, "/").is_ok() && !warned().0);
+}

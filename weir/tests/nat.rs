@@ -65,6 +65,11 @@ fn jet_reaches_backends_that_know_nothing() {
     unbroken("jet");
 }
 
+#[test]
+fn clients_send_segments_as_small_as_the_service_says() {
+    common::clients_are_limited(behind(2), BalancerSpec { pool: 2, ..spec("concury") });
+}
+
 fn change(path: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(path).unwrap();
     assert!(text.contains(from), "{text}");

@@ -208,12 +208,7 @@ fn a_used_up_ttl_is_told_by_the_service() {
 fn segments(lab: &Lab) -> Vec<String> {
     let mut found = Vec::new();
     for backend in 0..2 {
-        let mut ss = lab.backend(backend).netns().command("ss").unwrap();
-        let output =
-            ss.args(["-tinH", "state", "established", "( sport = :80 )"]).output().unwrap();
-        let text = common::stdout(&output);
-        let words = text.split_whitespace().filter(|word| word.starts_with("mss:"));
-        found.extend(words.map(str::to_owned));
+        found.extend(common::segments(lab.backend(backend).netns(), "( sport = :80 )"));
     }
     found
 }

@@ -837,7 +837,7 @@ pub(crate) async fn serve(
     let router = grpc::beside(router, called, &common);
     let rates = hub.keep_rates(front.clone());
     let at_socket = server::at_socket(listener, router.clone());
-    let elsewhere = follow(front, router, move |front| {
+    let elsewhere = follow(front, router, Arc::clone(&common), move |front| {
         let shared = share(&socket, front.api.socket_group.as_deref());
         if let Err(error) = &shared {
             warn!(socket = %socket.display(), %error, "the socket stays its owner's");
@@ -856,11 +856,13 @@ pub(crate) async fn serve(
 async fn follow(
     mut front: updates::Receiver<Front>,
     router: Router,
+    common: Arc<Common>,
     mut changed: impl FnMut(&Front),
 ) {
     let (mut web, mut tls) = (None, (None, None));
-    let plain = server::in_plain(None, router.clone());
-    let secret = server::by_tls(None, router.clone());
+    let in_plain = |address| server::in_plain(address, router.clone(), Arc::clone(&common));
+    let by_tls = |wanted| server::by_tls(wanted, router.clone(), Arc::clone(&common));
+    let (plain, secret) = (in_plain(None), by_tls(None));
     tokio::pin!(plain, secret);
     loop {
         let wanted = front.borrow_and_update().clone();
@@ -868,14 +870,14 @@ async fn follow(
         let address = wanted.web.map(|web| web.listen);
         if web != address {
             web = address;
-            plain.set(server::in_plain(address, router.clone()));
+            plain.set(in_plain(address));
         }
         // Certificates may be others under the same names. Where all is as it was, nobody's connection ends;
         // what cannot be read is tried anew.
         let papers = wanted.api.tls.as_ref().and_then(|tls| server::Papers::read(tls).ok());
         let now = (wanted.api.tls, papers);
         if now != tls || now.0.is_some() && now.1.is_none() {
-            secret.set(server::by_tls(now.0.clone(), router.clone()));
+            secret.set(by_tls(now.0.clone()));
             tls = now;
         }
         tokio::select! {

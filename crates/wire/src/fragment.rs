@@ -38,6 +38,8 @@ pub struct Fragment {
     pub l3_offset: u16,
     /// The length of the fragment, its IP header included.
     pub ip_length: u32,
+    /// The protocol of what it is a part of, as far as it says.
+    pub protocol: u8,
 }
 
 /// Reads the fragment of a frame. `None` if the frame is none, or is refused by [`parse`] for another
@@ -65,7 +67,8 @@ pub fn fragment(frame: &[u8]) -> Option<Fragment> {
         })
     };
     let packet = if refused == Reason::LaterFragment { Err(refused) } else { first() };
-    Some(Fragment { key, packet, l3_offset: l3 as u16, ip_length: ip_length as u32 })
+    let (l3_offset, ip_length) = (l3 as u16, ip_length as u32);
+    Some(Fragment { key, packet, l3_offset, ip_length, protocol: next })
 }
 
 /// Which packet it is of, the protocol of what is in it, where that begins, and the length of all.

@@ -7,8 +7,11 @@
 
 use crate::FIRST_TTL;
 use crate::checksum::Checksum;
+use crate::fragment::{Fragment, FragmentKey, fragment};
 use crate::parse::{IPV6_LENGTH, be16, parse};
 
+/// What addresses of IPv4 begin with.
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const ICMP_LENGTH: usize = 8;
@@ -41,30 +44,40 @@ pub struct IcmpError {
     ipv4: bool,
 }
 
+/// Where a fragment of IPv6 begins, its length, and its ends.
+fn of_ipv6(fragment: Fragment) -> Option<(u16, u32, [u8; 16], [u8; 16])> {
+    let Fragment { key: FragmentKey { src, dst, .. }, l3_offset, ip_length, protocol, .. } = fragment;
+    let told = !src.starts_with(&MAPPED) && protocol != ICMPV6;
+    told.then_some((l3_offset, ip_length, src, dst))
+}
+
 impl IcmpError {
     /// The message about a frame. None if its sender is not to be told (RFC 1812 section 4.3.2.7, RFC
-    /// 4443 section 2.4): if the packet is no whole one with ports, and so no ICMP error and no fragment;
+    /// 4443 section 2.4): if the packet has no ports, and so is no ICMP error; if it is a fragment of IPv4 (one of
+    /// IPv6 nobody but its sender makes smaller);
     /// if it was for a group or came from no single host; if it is too big and may be made into
     /// fragments, or its sender need not send smaller ones.
     pub fn about(frame: &[u8], cause: Cause) -> Option<Self> {
-        let packet = parse(frame).ok()?;
-        let (l3, flow) = (usize::from(packet.l3_offset), packet.flow);
-        let header = &frame[l3..];
-        if (frame[0] | frame[6]) & 1 != 0 || flow.src == flow.dst {
+        let (l3, length, src, dst) = match parse(frame) {
+            Ok(packet) => (packet.l3_offset, packet.ip_length, packet.flow.src, packet.flow.dst),
+            Err(_) => of_ipv6(fragment(frame)?)?,
+        };
+        let (l3, header) = (usize::from(l3), frame.get(l3.into()..)?);
+        if (frame[0] | frame[6]) & 1 != 0 || src == dst {
             return None;
         }
-        let ipv4 = flow.is_ipv4();
+        let ipv4 = header[0] >> 4 == 4;
         let told = if ipv4 {
             let may_cut = header[6] & 0x40 == 0;
             let host = !matches!(header[12], 0 | 127 | 224..);
             host && !matches!(cause, Cause::TooBig(mtu) if may_cut || mtu < LEAST_MTU_IPV4)
         } else {
-            let needless = packet.ip_length <= LEAST_MTU_IPV6;
+            let needless = length <= LEAST_MTU_IPV6;
             let host = header[8..16] != [0; 8] && header[8] != 0xff;
             host && !matches!(cause, Cause::TooBig(_) if needless)
         };
         let most = if ipv4 { MOST_IPV4 } else { MOST_IPV6 };
-        let quote = (packet.ip_length as usize).min(most) & !3;
+        let quote = (length as usize).min(most) & !3;
         told.then_some(Self { cause, l3, quote, ipv4 })
     }
 

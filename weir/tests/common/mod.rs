@@ -128,6 +128,32 @@ pub fn weir_in(lab: &Lab, arguments: &[&str]) -> Output {
     lab.balancer_command(WEIR).unwrap().args(arguments).output().expect("running weir")
 }
 
+/// What connections of a namespace send in one segment, as `ss` says of those that it is asked for.
+pub fn segments(netns: &NetNs, which: &str) -> Vec<String> {
+    let mut ss = netns.command("ss").unwrap();
+    let text = stdout(&ss.args(["-tinH", "state", "established", which]).output().unwrap());
+    let words = text.split_whitespace().filter(|word| word.starts_with("mss:"));
+    words.map(str::to_owned).collect()
+}
+
+/// Clients send segments as small as a service says whose answers pass the balancer.
+pub fn clients_are_limited(lab: LabSpec, spec: BalancerSpec) {
+    let _alone = alone();
+    let lab = lab_of(lab);
+    let spec = BalancerSpec { tcp_lines: "mss = 1000".into(), ..spec };
+    let balancer = start_spec(&lab, spec);
+    for to in [WEB4, WEB6] {
+        let mut held = hold(&lab, to, 12);
+        assert_unbroken(&mut held, "held", &balancer);
+        let clients = lab.clients().iter();
+        let found: Vec<String> =
+            clients.flat_map(|client| segments(client, "( dport = :80 )")).collect();
+        assert!(found.len() >= 12, "{found:?}");
+        // Less the timestamps.
+        assert!(found.iter().all(|one| one == "mss:988"), "{to}: {found:?}");
+    }
+}
+
 /// Runs a program in a namespace and expects it to succeed.
 pub fn sh(netns: &NetNs, line: &str) {
     let mut words = line.split_whitespace();

@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +44,8 @@ pub(crate) struct Common {
     pub(super) audit: Arc<Audit>,
     /// Why the socket is its owner's only, where a group was to have it.
     pub(super) unshared: Mutex<Option<String>>,
+    /// Why the API, or the page, is not where the file says.
+    unserved: Mutex<BTreeMap<&'static str, String>>,
 }
 
 /// What a kind of request asks for.
@@ -70,7 +73,16 @@ impl Common {
     /// Of an instance with this run directory.
     pub fn new(run_dir: &Path, front: watch::Receiver<Front>) -> Self {
         let audit = Arc::new(Audit::new(run_dir.join(AUDIT)));
-        Self { front, audit, unshared: Mutex::default() }
+        Self { front, audit, unshared: Mutex::default(), unserved: Mutex::default() }
+    }
+
+    /// Why something is not served, or that it is.
+    pub(super) fn say_of(&self, what: &'static str, why: Option<String>) {
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        match why {
+            Some(why) => drop(unserved.insert(what, why)),
+            None => drop(unserved.remove(what)),
+        }
     }
 
     /// The status with what an operator should know of the API itself.
@@ -83,7 +95,9 @@ impl Common {
 
     fn warnings(&self) -> Vec<String> {
         let unshared = self.unshared.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        unshared.into_iter().chain(self.audit.trouble()).collect()
+        let unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let unserved: Vec<String> = unserved.values().cloned().collect();
+        unshared.into_iter().chain(unserved).chain(self.audit.trouble()).collect()
     }
 
     /// What somebody may do now.

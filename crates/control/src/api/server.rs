@@ -3,6 +3,7 @@
 //! asking for anything.
 
 use super::access::Caller;
+use super::guard::Common;
 use crate::config::ApiTls;
 use axum::Router;
 use axum::body::Body;
@@ -348,20 +349,28 @@ fn passes(error: &io::Error) -> bool {
     !matches!(known, Some(Errno::EBADF | Errno::EINVAL | Errno::ENOTSOCK))
 }
 
+/// What is served beside the socket, for people.
+const PAGE: &str = "page";
+const BY_TLS: &str = "API by TLS";
+
 /// Listens at an address, as soon as that can be.
-async fn listen(address: SocketAddr, what: &str) -> TcpListener {
+async fn listen(address: SocketAddr, what: &'static str, common: &Common) -> TcpListener {
     let mut warned = false;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => {
                 info!(%address, "{what}");
+                common.say_of(what, None);
                 return listener;
             }
-            Err(error) if !warned => {
-                warn!(%address, %error, "no {what}: cannot listen there; it is tried again");
-                warned = true;
+            Err(error) => {
+                if !warned {
+                    warn!(%address, %error, "no {what}: cannot listen there; it is tried again");
+                    warned = true;
+                }
+                common
+                    .say_of(what, Some(format!("no {what}: cannot listen at {address}: {error}")));
             }
-            Err(_) => {}
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -381,9 +390,10 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 }
 
 /// Serves the page in plain HTTP, until it is dropped.
-pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router) {
+pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router, common: Arc<Common>) {
+    common.say_of(PAGE, None);
     let Some(address) = address else { return std::future::pending().await };
-    let listener = listen(address, "page").await;
+    let listener = listen(address, PAGE, &common).await;
     let mut crowd = Crowd::default();
     loop {
         let (stream, from) = accept(&listener).await;
@@ -393,21 +403,24 @@ pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router) {
 }
 
 /// Serves by TLS, until it is dropped.
-pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
+pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<Common>) {
+    common.say_of(BY_TLS, None);
     let Some(wanted) = wanted else { return std::future::pending().await };
     let mut warned = false;
     let acceptor = loop {
         match Papers::read(&wanted).and_then(|papers| acceptor(&wanted, papers)) {
             Ok(acceptor) => break acceptor,
-            Err(error) if !warned => {
-                warn!("the API is not served by TLS, and it is tried again: {error}");
-                warned = true;
+            Err(error) => {
+                if !warned {
+                    warn!("the API is not served by TLS, and it is tried again: {error}");
+                    warned = true;
+                }
+                common.say_of(BY_TLS, Some(format!("no {BY_TLS}: {error}")));
             }
-            Err(_) => {}
         }
         tokio::time::sleep(AGAIN).await;
     };
-    let listener = listen(wanted.listen, "API by TLS").await;
+    let listener = listen(wanted.listen, BY_TLS, &common).await;
     let mut crowd = Crowd::default();
     loop {
         let (stream, from) = accept(&listener).await;

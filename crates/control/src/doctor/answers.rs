@@ -115,6 +115,88 @@ fn sources(config: &Config, findings: &mut Vec<Finding>) {
             format!("sysctl -w net.ipv4.ip_local_port_range=\"{} 65535\"", last.saturating_add(1)),
         ));
     }
+    taken_from_host(config, findings);
+}
+
+/// Servers of this host on ports that connections under full NAT have: packets for them are answers of backends, or
+/// dropped.
+fn taken_from_host(config: &Config, findings: &mut Vec<Finding>) {
+    let (first, last) = config.balancer.nat.ports;
+    let listening: BTreeSet<Listening> = TABLES
+        .into_iter()
+        .flat_map(|(file, protocol)| {
+            let text = read(&format!("/proc/net/{file}")).unwrap_or_default();
+            text.lines().filter_map(|line| listening(line, protocol)).collect::<Vec<_>>()
+        })
+        .collect();
+    for address in &config.balancer.nat.addresses {
+        let at = |one: &&Listening| {
+            let all = one.address.is_unspecified()
+                && (one.address.is_ipv6() || one.address.is_ipv4() == address.is_ipv4());
+            (all || one.address == *address) && (first..=last).contains(&one.port)
+        };
+        let ports: BTreeSet<String> = listening
+            .iter()
+            .filter(at)
+            .map(|one| format!("{} {}", one.protocol, one.port))
+            .collect();
+        if ports.is_empty() {
+            continue;
+        }
+        let more = ports.len().saturating_sub(SHOWN);
+        let mut shown: Vec<String> = ports.into_iter().take(SHOWN).collect();
+        if more > 0 {
+            shown.push(format!("{more} more"));
+        }
+        findings.push(Finding::warn(
+            "sources",
+            format!(
+                "servers of this host at {address} are within balancer.nat_ports, {first} to {last}, and nobody \
+                 reaches them by that address: {}",
+                shown.join(", ")
+            ),
+            "give balancer.nat_sources addresses that only they have, or balancer.nat_ports another range",
+        ));
+    }
+}
+
+/// Ports that one finding names.
+const SHOWN: usize = 5;
+
+/// Files of the kernel with the sockets of this network namespace.
+const TABLES: [(&str, &str); 4] =
+    [("tcp", "tcp"), ("tcp6", "tcp"), ("udp", "udp"), ("udp6", "udp")];
+
+/// A socket that takes what comes to a port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Listening {
+    address: IpAddr,
+    port: u16,
+    protocol: &'static str,
+}
+
+/// A line of such a file, if it is of one: of TCP in the state LISTEN, of UDP without another end.
+fn listening(line: &str, protocol: &'static str) -> Option<Listening> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (local, state) = (fields.next()?, fields.nth(1)?);
+    if state != if protocol == "tcp" { "0A" } else { "07" } {
+        return None;
+    }
+    let (address, port) = local.split_once(':')?;
+    // Words of the address as they stand in memory, read as numbers.
+    let word = |at: usize| {
+        let digits = address.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
+            IpAddr::from(<[u8; 16]>::try_from(words).ok()?)
+        }
+        _ => return None,
+    };
+    Some(Listening { address, port: u16::from_str_radix(port, 16).ok()?, protocol })
 }
 
 fn accepts_local(interface: &str) -> bool {
@@ -133,4 +215,27 @@ pub(super) fn forwarding(service: &str, setting: &str, value: Option<&str>) -> F
         ),
         format!("sysctl -w {setting}=1"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn servers_are_read_from_the_kernels_tables() {
+        let tcp = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1";
+        let found = listening(tcp, "tcp").expect("it listens");
+        assert_eq!((found.address.to_string(), found.port), ("127.0.0.1".into(), 8080));
+        let open = tcp.replace(" 0A ", " 01 ");
+        assert_eq!(listening(&open, "tcp"), None);
+        let udp = "  10: B80D0120000000000000000001000000:0035 00000000000000000000000000000000:0000 07 0 0";
+        let found = listening(udp, "udp").expect("it takes datagrams");
+        assert_eq!((found.address.to_string(), found.port), ("2001:db8::1".into(), 53));
+        let heading =
+            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid";
+        assert_eq!(listening(heading, "tcp"), None);
+        assert_eq!(listening("", "udp"), None);
+        assert_eq!(listening("  0: 0100:1F90 0:0 0A", "tcp"), None);
+    }
 }

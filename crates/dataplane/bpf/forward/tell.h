@@ -49,8 +49,11 @@ static __always_inline __u32 told_of_ipv6(struct xdp_md *ctx, struct ipv6 *ip, v
 	if (!is_host_ipv6(ip))
 		return 0; /* rule: tell.no_host6 */
 	__u32 skipped = skip_extensions(ctx, before, length, ip->next);
+	enum reason walked = SKIPPED_REASON(skipped);
 
-	if (SKIPPED_REASON(skipped) != REASON_OK || SKIPPED_TO(skipped) == PROTOCOL_ICMPV6)
+	/* Nobody but its sender makes other fragments of a packet (RFC 8200 section 5). */
+	if ((walked != REASON_OK && walked != REASON_FIRST_FRAGMENT && walked != REASON_LATER_FRAGMENT) ||
+	    SKIPPED_TO(skipped) == PROTOCOL_ICMPV6)
 		return 0; /* rule: tell.not_told6 */
 	length = length < left ? length : left;
 	return (length < TOLD_IPV6 ? length : TOLD_IPV6) & ~3U; /* rule: tell.ipv6 */

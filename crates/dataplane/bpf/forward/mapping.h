@@ -139,13 +139,14 @@ static __always_inline void touch_mapping(struct mapping *mapping, __u64 word, _
 {
 	if (signs & SIGN_QUOTED)
 		return; /* rule: mapping.quoted */
+	__u64 found;
+
 	for (int i = 0; i < MAPPING_ATTEMPTS; i++) {
 		__u64 after = touched(mapping, word, signs, now);
 
 		if (likely(after == word))
 			return; /* rule: mapping.noted */
-		__u64 found = __sync_val_compare_and_swap(&mapping->word, word, after); /* rule: mapping.touched */
-
+		found = __sync_val_compare_and_swap(&mapping->word, word, after); /* rule: mapping.touched */
 		/* Whoever has claimed it has another connection. */
 		if (found == word || (found ^ word) & (MAPPING_CLAIMS | MAPPING_BUSY))
 			return; /* rule: mapping.written */

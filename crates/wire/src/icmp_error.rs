@@ -46,7 +46,8 @@ pub struct IcmpError {
 
 /// Where a fragment of IPv6 begins, its length, and its ends.
 fn of_ipv6(fragment: Fragment) -> Option<(u16, u32, [u8; 16], [u8; 16])> {
-    let Fragment { key: FragmentKey { src, dst, .. }, l3_offset, ip_length, protocol, .. } = fragment;
+    let Fragment { key: FragmentKey { src, dst, .. }, l3_offset, ip_length, protocol, .. } =
+        fragment;
     let told = !src.starts_with(&MAPPED) && protocol != ICMPV6;
     told.then_some((l3_offset, ip_length, src, dst))
 }

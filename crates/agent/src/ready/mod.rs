@@ -275,6 +275,7 @@ impl Ready {
             if self.told.most != [0, 0] && !programs.lowers_at(&interface) {
                 clsact(&mut self.state, &interface)?;
                 self.state.note(Change::Segments { interface: name.clone(), index })?;
+                self.state.note_programs(&programs.numbers())?;
                 programs.lower_at(&interface)?;
                 let [ipv4, ipv6] = self.told.most;
                 say(format_args!(
@@ -532,7 +533,7 @@ fn undo_one(state: &mut State, change: &Change, say: Say<'_>) -> Result<(), Erro
         }
         Change::Segments { interface, index } => {
             if let Some(found) = find(*index)
-                && programs::stop_lowering_at(&found)?
+                && programs::stop_lowering_at(&found, &state.programs())?
             {
                 say(format_args!("{interface}: segment sizes stay as they are"));
             }

@@ -127,9 +127,9 @@ impl Programs {
         Decapsulated::read(&self.counts)
     }
 
-    /// The numbers of the programs that take packets out of tunnels.
+    /// The numbers of the programs.
     pub(super) fn numbers(&self) -> Vec<u32> {
-        let all = [Some(&self.decapsulation), self.in_buffers.as_ref()];
+        let all = [Some(&self.decapsulation), self.in_buffers.as_ref(), Some(&self.segments)];
         all.into_iter().flatten().filter_map(|one| id_of(one.as_fd())).collect()
     }
 
@@ -447,11 +447,14 @@ fn filter_at(index: u32) -> Option<u32> {
     (found == 0).then_some(options.prog_id)
 }
 
-/// Takes our filter from an interface. Returns whether it was there.
-pub(super) fn stop_lowering_at(interface: &Interface) -> Result<bool, Error> {
+/// Takes our filter from an interface. Returns whether it was there. `known`: the numbers of our programs.
+pub(super) fn stop_lowering_at(interface: &Interface, known: &[u32]) -> Result<bool, Error> {
     let _quiet = Quiet::new();
-    let ours = filter_at(interface.index).and_then(by_id).map(|program| name_of(program.as_fd()));
-    if ours.is_none_or(|name| name != SEGMENTS) {
+    let ours = |id| match by_id(id) {
+        Some(program) => name_of(program.as_fd()) == SEGMENTS,
+        None => known.contains(&id),
+    };
+    if !filter_at(interface.index).is_some_and(ours) {
         return Ok(false);
     }
     let (hook, options) = (egress(interface.index), filter(None));

@@ -811,8 +811,17 @@ impl Fleet {
             let engine = member.engine.as_ref().expect("it runs");
             let alone = engine.services.values().any(|service| !service.dead_here.is_empty());
             let words = member.sessions.values().all(|session| session.words.is_empty());
+            // Whoever was late to hear that a step is done lets flows start a moment later.
+            let starts = engine.services.get("a").is_some_and(|service| {
+                let table = engine.plane.tables.get(&service.number);
+                table.is_some_and(|table| {
+                    let flags = table.header().flags();
+                    !flags.has(Flags::FROZEN) && !flags.has(Flags::PENDING)
+                })
+            });
             member.items.is_empty()
                 && words
+                && starts
                 && !alone
                 && member.sessions.len() + self.off.len() == usize::from(BACKENDS)
         })

@@ -31,6 +31,13 @@ fn warnings(balancer: &Balancer) -> Vec<String> {
     told.filter_map(|one| one.as_str().map(str::to_owned)).collect()
 }
 
+/// Connections that the control plane knows.
+fn known(balancer: &Balancer) -> u64 {
+    let status = balancer.status().expect("it answers");
+    let states = |name| common::service(&status, name)["states"].as_u64().expect("a number");
+    states("web4") + states("web6")
+}
+
 fn is_away(balancer: &Balancer) -> bool {
     warnings(balancer).iter().any(|one| one.starts_with("the switch forwards nothing"))
 }
@@ -50,6 +57,8 @@ fn unbroken_by_ends(method: &str) {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     common::assert_unbroken(&mut held, "the switch was started anew", &weir);
     held.extend(common::hold_both(&lab, 20));
+    // What has begun at this very moment is in the switch alone, and goes with it (docs/p4.md).
+    common::eventually("all that has begun is known", || known(&weir) >= held.len() as u64);
 
     lab.restart_switch(true).expect("it ends");
     let noticed = common::eventually("it is missed", || is_away(&weir));

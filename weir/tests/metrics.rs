@@ -126,21 +126,27 @@ fn documented(samples: &Samples) {
     dashboard(&known);
 }
 
-/// Every query of the dashboard is about metrics that there are, and every panel has one.
-fn dashboard(known: &[&str]) {
-    let text = include_str!("../../packaging/grafana-dashboard.json");
-    let board: serde_json::Value = serde_json::from_str(text).expect("JSON");
+/// What the panels and notes of the dashboard ask Prometheus for; every panel asks for something.
+fn queries_of(board: &serde_json::Value) -> Vec<&str> {
     let mut queries: Vec<&str> = Vec::new();
     for panel in board["panels"].as_array().unwrap() {
         let targets = panel["targets"].as_array().unwrap();
         assert!(!targets.is_empty(), "{}", panel["title"]);
         queries.extend(targets.iter().map(|target| target["expr"].as_str().unwrap()));
     }
-    let variables = board["templating"]["list"].as_array().unwrap();
-    queries.extend(variables.iter().filter_map(|one| one["query"]["query"].as_str()));
     let notes = board["annotations"]["list"].as_array().unwrap();
     queries.extend(notes.iter().filter_map(|one| one["expr"].as_str()));
     assert!(queries.len() > 20, "{queries:?}");
+    queries
+}
+
+/// Every query of the dashboard is about metrics that there are, and every panel has one.
+fn dashboard(known: &[&str]) {
+    let text = include_str!("../../packaging/grafana-dashboard.json");
+    let board: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    let mut queries = queries_of(&board);
+    let variables = board["templating"]["list"].as_array().unwrap();
+    queries.extend(variables.iter().filter_map(|one| one["query"]["query"].as_str()));
     for query in queries {
         let words = query.split(|c: char| !c.is_alphanumeric() && c != '_');
         let names: Vec<&str> = words.filter_map(|word| word.strip_prefix("weir_")).collect();
@@ -327,12 +333,7 @@ fn a_real_prometheus_takes_rules_and_queries() {
     });
     let text = include_str!("../../packaging/grafana-dashboard.json");
     let board: serde_json::Value = serde_json::from_str(text).unwrap();
-    let panels = board["panels"].as_array().unwrap().iter();
-    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
-    let notes = board["annotations"]["list"].as_array().unwrap().iter();
-    let queries: Vec<&str> =
-        targets.chain(notes).filter_map(|target| target["expr"].as_str()).collect();
-    assert!(queries.len() > 20, "{queries:?}");
+    let queries = queries_of(&board);
     let mut answered = 0;
     for text in &queries {
         let mut filled = (*text).to_owned();

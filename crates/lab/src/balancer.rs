@@ -151,12 +151,8 @@ pub trait PoolControl: Send + Sync {
     fn while_watched(&self, work: &mut dyn FnMut()) {
         work();
     }
-    /// Whether nothing new is sent to a backend that is dead, as far as the balancer says; `None` if it is not
-    /// asked.
-    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
-        let _ = backend;
-        Ok(None)
-    }
+    /// Whether nothing new is sent to a backend that is dead, as the balancer says.
+    fn has_noticed(&self, backend: usize) -> Result<bool>;
     /// Says how loaded a backend is. Returns whether it is in the pool.
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool>;
 }
@@ -467,13 +463,13 @@ impl PoolControl for Balancer {
         self.launch()
     }
 
-    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+    fn has_noticed(&self, backend: usize) -> Result<bool> {
         let status = self.status()?;
         let services = status["services"].as_array().into_iter().flatten();
         let mut named = services
             .flat_map(|service| service["backends"].as_array().into_iter().flatten())
             .filter(|one| one["name"].as_str() == Some(&format!("b{backend}")));
-        Ok(Some(named.all(|one| one["state"] == "down")))
+        Ok(named.all(|one| one["state"] == "down"))
     }
 
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
@@ -494,10 +490,8 @@ impl PoolControl for Balancer {
 pub(crate) fn all_noticed<'a>(
     mut balancers: impl Iterator<Item = &'a Balancer>,
     backend: usize,
-) -> Result<Option<bool>> {
-    balancers.try_fold(Some(true), |all, one| {
-        Ok(if all == Some(true) { one.has_noticed(backend)? } else { all })
-    })
+) -> Result<bool> {
+    balancers.try_fold(true, |all, one| Ok(all && one.has_noticed(backend)?))
 }
 
 impl Drop for Balancer {

@@ -496,7 +496,7 @@ impl PoolControl for Fleet {
         work();
     }
 
-    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+    fn has_noticed(&self, backend: usize) -> Result<bool> {
         let off = lock(&self.away).clone();
         let there = self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
         balancer::all_noticed(there.map(|(_, one)| one), backend)

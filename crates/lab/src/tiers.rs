@@ -206,7 +206,7 @@ impl PoolControl for Tiers {
         both().try_for_each(Balancer::launch)
     }
 
-    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+    fn has_noticed(&self, backend: usize) -> Result<bool> {
         balancer::all_noticed(self.stateful.iter(), backend)
     }
 

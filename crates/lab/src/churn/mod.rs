@@ -181,15 +181,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Notes when the balancer has noticed that backends are dead, until it is told to stop.
 fn watch(lab: &Lab, control: &dyn PoolControl, stop: &AtomicBool) {
     let events = lab.events();
+    events.watch();
     while !stop.load(Relaxed) && !interrupted() {
         for backend in events.unnoticed() {
-            match control.has_noticed(backend) {
-                Ok(None) => return,
-                Ok(Some(true)) => events.notice(backend),
-                // A control plane that is away has noticed nothing.
-                Ok(Some(false)) | Err(_) => {}
+            // A control plane that is away has noticed nothing.
+            if control.has_noticed(backend).unwrap_or(false) {
+                events.notice(backend);
             }
-            events.watch();
         }
         thread::sleep(GLANCE);
     }

@@ -142,7 +142,7 @@ impl PoolControl for Handshakes {
         self.inner.crash(away)
     }
 
-    fn has_noticed(&self, backend: usize) -> Result<Option<bool>> {
+    fn has_noticed(&self, backend: usize) -> Result<bool> {
         self.inner.has_noticed(backend)
     }
 

@@ -39,20 +39,21 @@ register<bit<48>>(1) begun;
 register<bit<48>>(1) ended;
 // What the control plane has written here when it filled the registers: a switch that was started anew has 0.
 register<bit<48>>(1) epoch;
+// By port, the index of the interface whose packets are taken, or 0; behind these, of which interface the port is.
+register<bit<32>>(1024) links;
 
 control VerifyChecksums(inout headers_t hdr, inout meta_t meta) { apply { } }
 
 control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
     FindService() service; HashState() hash_state; SeenBefore() seen; MarkActive() mark;
     ConcuryRow() concury; ResidueRow() residue; Cheetah() cheetah; Settle() settle;
-    Report() report_start; Report() report_end;
-    Forward() forward; Count() count;
+    Report() report_start; Report() report_end; Forward() forward; Count() count;
 
     apply {
-        bit<48> number;
-        begun.read(number, 0);
-        number = number + 1;
-        begun.write(0, number);
+        bit<48> number; bit<32> link;
+        links.read(link, (bit<32>)standard.ingress_port);
+        if (link == 0) { mark_to_drop(standard); exit; }
+        begun.read(number, 0); number = number + 1; begun.write(0, number);
         service.apply(hdr, meta, standard.packet_length);
         if (meta.verdict == UNDECIDED) {
             meta.ports = meta.flags & CLIENT != 0 ? 0 : meta.src_port ++ meta.dst_port;
@@ -88,9 +89,7 @@ control ComputeChecksums(inout headers_t hdr, inout meta_t meta) { apply {
         hdr.outer4.checksum, HashAlgorithm.csum16);
 } }
 
-control WeirDeparser(packet_out packet, in headers_t hdr) {
-    apply { packet.emit(hdr); }
-}
+control WeirDeparser(packet_out packet, in headers_t hdr) { apply { packet.emit(hdr); } }
 
 V1Switch(WeirParser(), VerifyChecksums(), WeirIngress(), WeirEgress(), ComputeChecksums(),
          WeirDeparser()) main;

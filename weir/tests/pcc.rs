@@ -73,7 +73,7 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
     let direct = [Topology::L2, Topology::Dual].contains(&topology);
     assert!(at_home <= if direct { RESET_AT_HOME } else { 0 }, "{method}: {details:#?}");
     assert_eq!(broken, at_home as u64, "{method}: {details:#?}, WEIR_SEED={seed}");
-    assert!(report.held() || broken > 0, "{method}, WEIR_SEED={seed}");
+    assert_eq!(report.fault_but_broken(), None, "{method}, WEIR_SEED={seed}");
     assert!(report.traffic.totals.peak >= CONCURRENT as u64, "{}", report.traffic.totals.peak);
     assert!(report.churn.changes >= CHANGES, "{} changes", report.churn.changes);
     let mut kinds = BTreeMap::<&str, u32>::new();

@@ -177,12 +177,18 @@ impl DemoReport {
 
     /// What did not hold, in words; the worst of it.
     pub fn fault(&self) -> Option<String> {
+        let broken = self.traffic.totals.broken;
+        if broken > 0 && self.foreseen().is_none() {
+            return Some(format!("{broken} connections broken"));
+        }
+        self.fault_but_broken()
+    }
+
+    /// What did not hold, connections that broke apart.
+    pub fn fault_but_broken(&self) -> Option<String> {
         let totals = &self.traffic.totals;
         // Of few connections all may have sat on servers that were killed.
         let idle = |kind: &&KindSnapshot| kind.started > kind.inevitable && kind.completed == 0;
-        if totals.broken > 0 && self.foreseen().is_none() {
-            return Some(format!("{} connections broken", totals.broken));
-        }
         if self.interrupted {
             return Some("interrupted".into());
         }

@@ -69,6 +69,14 @@ pub enum Error {
         /// What is there.
         found: u64,
     },
+    /// The switch cannot have an interface for a port.
+    #[error("interface {name} is no port of the switch: {why}")]
+    Port {
+        /// The interface's name.
+        name: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
     /// An interface is not there.
     #[error("interface {name}: {source}")]
     Interface {

@@ -34,6 +34,8 @@ pub const STRANGER_WORDS: u32 = 8192;
 pub const SEEN_LINES: u32 = 4096;
 /// Tags of a line.
 pub const SEEN_WAYS: u32 = 8;
+/// Ports. 0 stands for the one that a packet came in by, the last one for none.
+pub const PORTS: u32 = 512;
 /// Reasons are below this.
 pub const REASONS: u32 = 64;
 /// Entries of `exceptions`.
@@ -175,6 +177,8 @@ registers! {
     Ended = "ended", 48, 1;
     /// What was written when it was filled.
     Epoch = "epoch", 48, 1;
+    /// By port, the index of the interface whose packets are taken, or 0; from [`PORTS`] on, of which one the port is.
+    Links = "links", 32, PORTS * 2;
 }
 
 macro_rules! tables {

@@ -11,7 +11,7 @@ use crate::layout::{
     MARK_WORDS, PENDING_WAYS, RING, Register, SEEN_LINES, SEEN_WAYS, STRANGER_WORDS, Table,
 };
 use crate::state;
-use crate::target::{Action, Target, Write};
+use crate::target::{Action, Ports, Target, Write};
 use std::collections::HashMap;
 use weir_hash::{HashKey, Key, scale};
 use weir_plane::Outcome;
@@ -30,7 +30,7 @@ pub struct Model {
     entries: HashMap<(Table, Vec<Vec<u8>>), Action>,
     defaults: HashMap<Table, Action>,
     sizes: HashMap<Table, u32>,
-    ports: HashMap<u32, String>,
+    ports: Ports,
     /// Single changes that were made.
     pub writes: u64,
     /// The TSecr that the last packet got in place of its own, if it did.
@@ -531,14 +531,13 @@ impl Target for Model {
         Ok(false)
     }
 
-    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {
-        self.ports.insert(port, name.to_owned());
-        Ok(())
-    }
-
-    fn remove_port(&mut self, port: u32) -> Result<(), Error> {
-        self.ports.remove(&port);
-        Ok(())
+    fn add_port(&mut self, name: &str, ifindex: u32) -> Result<u32, Error> {
+        if let Some(number) = self.ports.of(ifindex) {
+            return Ok(number);
+        }
+        let number = self.ports.free(name)?;
+        self.ports.0.insert(number, ifindex);
+        Ok(number)
     }
 }
 

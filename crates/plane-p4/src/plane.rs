@@ -43,11 +43,11 @@ struct Versions {
     exceptions: [Vec<(u64, u16)>; 2],
 }
 
-/// An interface that is a port.
+/// An interface that is to be a port, and is one if it has a number.
 struct Port {
     name: String,
     ifindex: u32,
-    number: u32,
+    number: Option<u32>,
 }
 
 /// What is wanted of a switch, and the switch.

@@ -1,9 +1,10 @@
 //! A simple switch (P4's behavioral model) over Thrift.
 
 use crate::error::Error;
-use crate::layout::{Register, Table};
-use crate::target::{Action, Target, Write};
+use crate::layout::{PORTS, Register, Table};
+use crate::target::{Action, Ports, Target, Write, link_write};
 use crate::thrift::{Calls, Kind, Replies, Returned};
+use nix::net::if_::if_nametoindex;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -43,6 +44,7 @@ pub struct Switch {
     sequence: i32,
     /// What the switch calls its entries.
     handles: HashMap<Keyed, i32>,
+    ports: Ports,
 }
 
 impl Switch {
@@ -62,6 +64,7 @@ impl Switch {
             sent: 0,
             sequence: 0,
             handles: HashMap::new(),
+            ports: Ports::default(),
         };
         switch.reach()?;
         Ok(switch)
@@ -222,17 +225,35 @@ impl Switch {
         }
     }
 
-    /// The numbers of its ports.
-    fn ports(&mut self) -> Result<Vec<u32>, Error> {
+    /// Its ports' numbers and interfaces.
+    fn read_ports(&mut self) -> Result<Vec<(u32, String)>, Error> {
         const CALL: &str = "bm_dev_mgr_show_ports";
         let returned = self.one(|calls, number| {
             calls.begin(SERVICE, CALL, number).end();
             CALL
         })?;
         match returned {
-            Returned::Numbers(all) => Ok(all.into_iter().map(|port| port as u32).collect()),
+            Returned::Ports(all) => Ok(all),
             other => Err(self.unexpected(CALL, &other)),
         }
+    }
+
+    /// Its ports, and of which interfaces they are. Of one that somebody else has opened, or an earlier process that was
+    /// ended in the midst of it, only the name is known: it is the interface that has this name now, if no other port
+    /// is of that.
+    fn look_at_ports(&mut self) -> Result<(), Error> {
+        let all = self.read_ports()?;
+        let links = self.read_all(Register::Links)?;
+        let of = |port: u32| links.get((PORTS + port) as usize).map_or(0, |link| *link as u32);
+        let mut ports = Ports(all.iter().map(|(port, _)| (*port, of(*port))).collect());
+        for (port, name) in all.iter().filter(|(port, _)| of(*port) == 0) {
+            let now = if_nametoindex(&name[..]).unwrap_or(0);
+            if ports.of(now).is_none() {
+                ports.0.insert(*port, now);
+            }
+        }
+        self.ports = ports;
+        Ok(())
     }
 
     fn unexpected(&self, call: &str, returned: &Returned) -> Error {
@@ -252,6 +273,12 @@ impl Switch {
         )?;
         Ok(found)
     }
+}
+
+/// The index of an interface in the network namespace that is the switch's, too.
+fn index_of(name: &str) -> Result<u32, Error> {
+    let wrong = |errno| Error::Interface { name: name.to_owned(), source: io::Error::from(errno) };
+    if_nametoindex(name).map_err(wrong)
 }
 
 fn put_action(calls: &mut Calls, first: i16, action: &Action) {
@@ -432,16 +459,15 @@ impl Target for Switch {
         self.handles.clear();
         self.patience = PATIENCE;
         self.reach()?;
+        self.look_at_ports()?;
         let filled = self.read(&[(Register::Epoch, 0)])?[0] != 0;
         if filled {
             self.empty_what_is_asked()?;
         } else {
             self.empty_all()?;
         }
-        // One that goes on from an earlier process has its ports still, and those that are none any more.
-        for port in self.ports()? {
-            self.remove_port(port)?;
-        }
+        let ports = self.ports.0.iter().map(|(port, of)| link_write(PORTS + port, *of));
+        self.write(&ports.collect::<Vec<_>>())?;
         self.one(|calls, number| {
             calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();
             "set_all_egress_queue_depths"
@@ -449,20 +475,35 @@ impl Target for Switch {
         Ok(!filled)
     }
 
-    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {
-        self.one(|calls, number| {
+    /// A port is never removed: the switch holds the lock of its ports while it waits for its receiving thread, which
+    /// may wait for that lock with a packet in its hands, and both wait for ever.
+    fn add_port(&mut self, name: &str, ifindex: u32) -> Result<u32, Error> {
+        if let Some(port) = self.ports.of(ifindex) {
+            return Ok(port);
+        }
+        let port = self.ports.free(name)?;
+        let refused = |why: String| Error::Port { name: name.to_owned(), why };
+        let added = self.one(|calls, number| {
             calls.begin(SERVICE, "bm_dev_mgr_add_port", number);
             calls.string(1, name.as_bytes()).i32(2, port as i32).string(3, b"").end();
             "bm_dev_mgr_add_port"
-        })
-        .map(drop)
-    }
-
-    fn remove_port(&mut self, port: u32) -> Result<(), Error> {
-        self.one(|calls, number| {
-            calls.begin(SERVICE, "bm_dev_mgr_remove_port", number).i32(1, port as i32).end();
-            "bm_dev_mgr_remove_port"
-        })
-        .map(drop)
+        });
+        match added {
+            Err(Error::Refused { code, .. }) => {
+                let why = format!("it cannot open it (code {code}); may it read packets there?");
+                return Err(refused(why));
+            }
+            added => added.map(drop)?,
+        }
+        // It opens what has this name, which another interface may have by now.
+        let of = index_of(name);
+        self.ports
+            .0
+            .insert(port, if of.as_ref().is_ok_and(|of| *of == ifindex) { ifindex } else { 0 });
+        if of? != ifindex {
+            return Err(refused("another interface has this name by now; try again".to_owned()));
+        }
+        self.write(&[link_write(PORTS + port, ifindex)])?;
+        Ok(port)
     }
 }

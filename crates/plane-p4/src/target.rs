@@ -1,7 +1,8 @@
 //! What can be done to a switch.
 
 use crate::error::Error;
-use crate::layout::{Register, Table};
+use crate::layout::{PORTS, Register, Table};
+use std::collections::BTreeMap;
 
 /// An action of the program with its arguments, each as the bytes that its width takes, in network order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +68,11 @@ pub enum Write {
     },
 }
 
+/// The interface of a port whose packets are taken, by its index, or 0; from [`PORTS`] on, of which one the port is.
+pub(crate) fn link_write(index: u32, ifindex: u32) -> Write {
+    Write::Set { register: Register::Links, index, value: ifindex.into() }
+}
+
 /// Something that is written like a switch: one, or its registers in memory.
 pub trait Target {
     /// Does all of this, in order.
@@ -108,15 +114,33 @@ pub trait Target {
     /// If it cannot be reached.
     fn start_over(&mut self) -> Result<bool, Error>;
 
-    /// Takes an interface for a port with this number, unless it is one.
+    /// Has an interface for a port, unless it is one; returns the port's number. There is no way back: it stays one until
+    /// the switch ends. Its packets are taken when [its element](Register::Links) says so.
     ///
     /// # Errors
-    /// If the switch cannot open it.
-    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error>;
+    /// [`Error::Port`] or [`Error::Interface`], if the switch cannot open it.
+    fn add_port(&mut self, name: &str, ifindex: u32) -> Result<u32, Error>;
+}
 
-    /// Packets by ports no more.
+/// Of which interfaces ports are, by the ports' numbers. 0: nobody knows.
+#[derive(Clone, Default, Debug)]
+pub struct Ports(pub BTreeMap<u32, u32>);
+
+impl Ports {
+    /// The port of an interface.
+    #[must_use]
+    pub fn of(&self, ifindex: u32) -> Option<u32> {
+        self.0.iter().find(|(_, of)| **of == ifindex).map(|(number, _)| *number)
+    }
+
+    /// A number that no port has.
     ///
     /// # Errors
-    /// If the switch refuses.
-    fn remove_port(&mut self, port: u32) -> Result<(), Error>;
+    /// If all have one.
+    pub fn free(&self, name: &str) -> Result<u32, Error> {
+        (1..PORTS - 1).find(|number| !self.0.contains_key(number)).ok_or_else(|| Error::Port {
+            name: name.to_owned(),
+            why: "all numbers of ports are used; end the switch, and start it again".to_owned(),
+        })
+    }
 }

@@ -134,8 +134,10 @@ pub enum Returned {
     Nothing,
     /// A number.
     Number(i64),
-    /// Numbers, or structures by their first ones.
+    /// Numbers.
     Numbers(Vec<i64>),
+    /// Ports: their numbers and interfaces.
+    Ports(Vec<(u32, String)>),
     /// Something else, which nobody needs.
     Other,
     /// An exception of the method's, by the code that it has.
@@ -242,7 +244,7 @@ impl<R: Read> Replies<R> {
                 (Kind::Struct, 1..) => Returned::Refused(replies.code()?),
                 (Kind::I64, 0) => Returned::Number(i64::from_be_bytes(replies.take()?)),
                 (Kind::I32, 0) => Returned::Number((replies.u32()? as i32).into()),
-                (Kind::List, 0) => replies.numbers()?,
+                (Kind::List, 0) => replies.list()?,
                 _ => {
                     replies.skip(kind, 8)?;
                     Returned::Other
@@ -253,22 +255,23 @@ impl<R: Read> Replies<R> {
         Ok(returned)
     }
 
-    /// The first field of a structure, which is a number: what the switch calls a port.
-    fn first_number(&mut self) -> io::Result<i64> {
-        let mut number = 0;
+    /// A number and a text, the first fields of a structure: what the switch calls a port, and its interface.
+    fn port(&mut self) -> io::Result<(u32, String)> {
+        let (mut number, mut name) = (0, Vec::new());
         self.each_field(|replies, kind, id| match (kind, id) {
-            (Kind::I32, 1) => replies.u32().map(|found| number = i64::from(found as i32)),
+            (Kind::I32, 1) => replies.u32().map(|found| number = found),
+            (Kind::String, 2) => replies.string().map(|found| name = found),
             _ => replies.skip(kind, 8),
         })?;
-        Ok(number)
+        Ok((number, String::from_utf8_lossy(&name).into_owned()))
     }
 
-    fn numbers(&mut self) -> io::Result<Returned> {
+    fn list(&mut self) -> io::Result<Returned> {
         let kind = Kind::of(self.byte()?)?;
         let length = self.length()?;
         if kind == Kind::Struct {
-            let numbers = (0..length).map(|_| self.first_number());
-            return numbers.collect::<io::Result<_>>().map(Returned::Numbers);
+            let ports = (0..length).map(|_| self.port());
+            return ports.collect::<io::Result<_>>().map(Returned::Ports);
         }
         if kind != Kind::I64 {
             (0..length).try_for_each(|_| self.skip(kind, 8))?;
@@ -316,7 +319,7 @@ mod tests {
             &[2, 0, 3, 1, 0, 8, 0, 1, 0, 0, 0, 9, 0],
         ];
         let cases: [(&[u8], Returned); 5] = [
-            (&ports.concat(), Returned::Numbers(vec![7, 9])),
+            (&ports.concat(), Returned::Ports(vec![(7, "a".into()), (9, String::new())])),
             (&[], Returned::Nothing),
             (&[10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2], Returned::Number(258)),
             (&list.concat(), Returned::Numbers(vec![1, -1])),

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use weir_plane::forward::l2;
 use weir_plane::{Attachment, Outcome, Plane};
@@ -78,11 +79,29 @@ fn link() -> PacketSocket {
         link set in address 02:00:00:00:00:01 up
         link set port address 02:00:00:00:00:02 up")
     .expect("needs root");
-    for name in ["in", "port"] {
+    quiet(&["in", "port"]);
+    PacketSocket::open("in").expect("needs root")
+}
+
+/// The system itself sends nothing there.
+fn quiet(interfaces: &[&str]) {
+    for name in interfaces {
         let quiet = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
         std::fs::write(quiet, "1").expect("it can be set");
     }
-    PacketSocket::open("in").expect("needs root")
+}
+
+/// How many packets the switch has met, when it has met no other for a while.
+fn met(plane: &mut P4<Switch>) -> u64 {
+    let mut met = u64::MAX;
+    loop {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = plane.target().read(&[(Register::Begun, 0)]).expect("it is there")[0];
+        if now == met {
+            return met;
+        }
+        met = now;
+    }
 }
 
 /// A frame that ends in its tag, or less than two bytes after it, is dropped by the kernel on its way to the
@@ -202,9 +221,8 @@ impl Ends {
             let (near, port) = (format!("in{number}"), format!("port{number}"));
             ip(&format!("link add {near} mtu {WIDE} type veth peer name {port} mtu {WIDE}"))
                 .expect("needs root");
+            quiet(&[&near, &port]);
             for name in [&near, &port] {
-                let quiet = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-                std::fs::write(quiet, "1").expect("it can be set");
                 ip(&format!("link set {name} up")).expect("needs root");
             }
             let ifindex = if_nametoindex(&port[..]).expect("it is there");
@@ -394,6 +412,106 @@ fn more_goes_over_than_one_connection_carries() {
         }
     })
     .expect("needs root");
+}
+
+/// Interfaces that are wanted no more and then again, deleted and made anew, in the midst of packets, by one control
+/// plane and by the next: the switch never waits for itself, takes each frame once, and none by a port that is not
+/// wanted.
+#[test]
+fn ports_may_go_and_come_back_while_packets_come() {
+    in_own_namespace(|| {
+        let socket = link();
+        let second = || {
+            ip("link add in2 type veth peer name port2
+                link set in2 address 02:00:00:00:00:03 up
+                link set port2 address 02:00:00:00:00:02 up")
+            .expect("needs root");
+            quiet(&["in2", "port2"]);
+        };
+        second();
+        let _process = Process::start();
+        let image = cookies::image(MethodId::Cheetah, &[], &[1, 3, 2]);
+        let next = || cookies::filled(P4::over(connect()).expect("it is there"), &image, 3);
+        let (both, one) = (["port", "port2"].map(str::to_owned), ["port".to_owned()]);
+        let attach = |plane: &mut P4<Switch>, names: &[String]| {
+            plane.attach(names, Attachment::Auto).expect("they are there");
+        };
+        let mut plane = next();
+        attach(&mut plane, &both);
+        let (sent, done) = (AtomicUsize::new(0), Done::default());
+        std::thread::scope(|scope| {
+            // Also if something below fails.
+            let _end = done.at_the_end();
+            scope.spawn(|| {
+                let flood = PacketSocket::open("in").expect("needs root");
+                let ack = cookies::frame(7, TcpFlags::ACK, Some(0));
+                while !done.is() {
+                    // A link whose queue is full takes the next one.
+                    sent.fetch_add(usize::from(flood.send(&ack).is_ok()), Ordering::Relaxed);
+                }
+            });
+            let mut seen = 0;
+            for turn in 0..60 {
+                attach(&mut plane, if turn % 2 == 0 { &one } else { &both });
+                if turn % 20 == 9 {
+                    plane = next();
+                    attach(&mut plane, &both);
+                }
+                if turn % 20 == 14 {
+                    ip("link del in2").expect("it is there");
+                    second();
+                }
+                while sent.load(Ordering::Relaxed) < seen + 500 {
+                    std::thread::yield_now();
+                }
+                seen = sent.load(Ordering::Relaxed);
+            }
+        });
+        println!("{} packets meanwhile", sent.into_inner());
+        let other = PacketSocket::open("in2").expect("needs root");
+        let through = |plane: &mut P4<Switch>, socket: &PacketSocket| {
+            let before = met(plane);
+            socket.send(&cookies::frame(9, TcpFlags::SYN, None)).expect("the link is up");
+            met(plane) - before
+        };
+        for turn in 0..4 {
+            if turn % 2 == 1 {
+                plane = next();
+            }
+            attach(&mut plane, &both);
+            assert_eq!((through(&mut plane, &socket), through(&mut plane, &other)), (1, 1));
+            attach(&mut plane, &one);
+            assert_eq!((through(&mut plane, &socket), through(&mut plane, &other)), (1, 0));
+        }
+        // One that is gone keeps no other from being a port.
+        ip("link del in2").expect("it is there");
+        assert!(plane.attach(&both, Attachment::Auto).is_err());
+        let order = ["port2", "port"].map(str::to_owned);
+        let attached = plane.reattach(&order, Attachment::Auto).expect("one is there");
+        assert_eq!(attached.len(), 1);
+        assert_eq!(through(&mut plane, &socket), 1);
+    })
+    .expect("needs root");
+}
+
+/// Set when it is over, however that comes about.
+#[derive(Default)]
+struct Done(AtomicBool);
+
+impl Done {
+    fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn at_the_end(&self) -> impl Drop {
+        struct End<'a>(&'a Done);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.0.store(true, Ordering::Relaxed);
+            }
+        }
+        End(self)
+    }
 }
 
 /// A switch that hangs: whoever asks is told soon, and it goes on as it is when it answers again.

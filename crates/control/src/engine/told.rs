@@ -93,7 +93,8 @@ impl ServiceRuntime {
             Some(known)
                 if known.phase != Phase::Closing
                     && (begun.is_none() || self.agreed.is_some())
-                    && !self.is_dead_in_step(known.backend) =>
+                    && !self.is_dead_in_step(known.backend)
+                    && !self.is_led_away(&key, known.backend, backend) =>
             {
                 // The end of that one may be on its way: agents are heard in no order.
                 if self.agreed.is_some() && self.claims.len() < MOST_CLAIMS {
@@ -121,6 +122,15 @@ impl ServiceRuntime {
             log.append(&record(Op::Add, &key, Some(backend), now))?;
         }
         Ok(Told::Taken)
+    }
+
+    /// In step with other balancers, of two backends whose agents have named the same connection: whether packets go
+    /// to the second one by the table that all follow. An agent that makes connections up, and is heard first, takes
+    /// none from whoever has them.
+    fn is_led_away(&self, key: &StateKey, first: BackendId, second: BackendId) -> bool {
+        self.agreed.is_some()
+            && self.builder.leads_to(key, second)
+            && !self.builder.leads_to(key, first)
     }
 
     /// Whether there is no room for one more: in all, of its source prefix, or of its backend, which may not
@@ -292,7 +302,11 @@ impl ServiceRuntime {
         if self.by_id(backend).is_none() || !self.is_told_of(backend) {
             return;
         }
-        self.collected.insert(key, backend);
+        // Of two that name it, the one to which its packets go.
+        let other = self.collected.get(&key).copied();
+        if other.is_none_or(|other| !self.is_led_away(&key, backend, other)) {
+            self.collected.insert(key, backend);
+        }
         if self.agreed.is_some() {
             return;
         }

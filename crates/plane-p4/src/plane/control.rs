@@ -7,7 +7,7 @@ use crate::layout::{
     BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS, STRANGER_WORDS,
     TRACKED_PLACES, Table,
 };
-use crate::target::{Target, Write};
+use crate::target::{Target, Write, link_write};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use std::cell::RefCell;
@@ -390,6 +390,8 @@ impl<T: Target> Plane for P4<T> {
             return Err(full("backends", id.index() + 1, BACKENDS, "BACKENDS"));
         }
         let core = self.core();
+        // If it was away and is filled now, ports have other numbers.
+        core.is_there();
         let writes = backend_writes(id, backend, &core.ports)?;
         core.write(&writes)?;
         Ok(core.record.set_backend(id, backend)?)
@@ -563,44 +565,57 @@ impl<T: Target> Plane for P4<T> {
 
     /// Ports of the switch: it opens the interfaces itself.
     fn attach(&mut self, interfaces: &[String], _: Attachment) -> Result<Vec<Attached>, Error> {
-        let core = self.core();
-        let (stay, gone): (Vec<Port>, Vec<Port>) =
-            core.ports.drain(..).partition(|port| interfaces.contains(&port.name));
-        core.ports = stay;
-        for port in gone {
-            core.close(port.number)?;
-        }
+        self.core().take_ports(interfaces, true)
+    }
+
+    fn reattach(&mut self, interfaces: &[String], _: Attachment) -> Result<Vec<Attached>, Error> {
+        self.core().take_ports(interfaces, false)
+    }
+}
+
+impl<T: Target> Core<T> {
+    /// Takes packets by these interfaces, and by no others. Unless all have to be there, those that are not are left
+    /// out, and one that cannot be opened keeps no other from it.
+    fn take_ports(&mut self, interfaces: &[String], all: bool) -> Result<Vec<Attached>, Error> {
+        // If it was away and is filled now, ports have other numbers.
+        self.is_there();
+        let same = |port: &Port| {
+            let now = if_nametoindex(&port.name[..]).unwrap_or(0);
+            interfaces.contains(&port.name) && port.ifindex == now
+        };
+        let (stay, gone): (Vec<Port>, Vec<Port>) = self.ports.drain(..).partition(same);
+        self.ports = stay;
+        let closed = gone.iter().filter_map(|port| port.number).map(|port| link_write(port, 0));
+        self.write(&closed.collect::<Vec<_>>())?;
+        let mut trouble = None;
         for name in interfaces {
-            let ifindex = if_nametoindex(&name[..]).map_err(|errno| Error::Interface {
-                name: name.clone(),
-                source: io::Error::from(errno),
-            })?;
-            if let Some(at) = core.ports.iter().position(|port| port.name == *name) {
-                if core.ports[at].ifindex == ifindex {
-                    continue;
+            if self.ports.iter().any(|port| port.name == *name) {
+                continue;
+            }
+            let found = if_nametoindex(&name[..]);
+            let opened = match found {
+                Ok(ifindex) => self.open(name, ifindex).map(|number| (ifindex, number)),
+                Err(_) if !all => continue,
+                Err(errno) => {
+                    Err(Error::Interface { name: name.clone(), source: io::Error::from(errno) })
                 }
-                // Another one of this name.
-                let gone = core.ports.remove(at);
-                core.close(gone.number)?;
-            }
-            let free = |number: &u32| core.ports.iter().all(|port| port.number != *number);
-            // 0 stands for the port that a packet came in by, 511 for none.
-            let number = (1..511).find(free).ok_or_else(|| full("ports", 511, 510, "ports"))?;
-            core.ports.push(Port { name: name.clone(), ifindex, number });
-            if let Err(error) = core.open(name, number) {
-                core.ports.pop();
-                return Err(error);
+            };
+            match opened {
+                Ok((ifindex, number)) => {
+                    self.ports.push(Port { name: name.clone(), ifindex, number });
+                }
+                Err(error) if all => return Err(error),
+                Err(error) => trouble = trouble.or(Some(error)),
             }
         }
-        let record = core.record.backends.clone();
         let mut writes = Vec::new();
-        for (id, backend) in &record {
-            writes.extend(backend_writes(*id, Some(backend), &core.ports)?);
+        for (id, backend) in &self.record.backends {
+            writes.extend(backend_writes(*id, Some(backend), &self.ports)?);
         }
-        core.write(&writes)?;
-        core.begin()?;
-        let attached = |name: &String| Attached { interface: name.clone(), generic: false };
-        Ok(interfaces.iter().map(attached).collect())
+        self.write(&writes)?;
+        self.begin()?;
+        let attached = |port: &Port| Attached { interface: port.name.clone(), generic: false };
+        trouble.map_or_else(|| Ok(self.ports.iter().map(attached).collect()), Err)
     }
 }
 

@@ -6,7 +6,8 @@ use crate::encode;
 use crate::error::Error;
 use crate::layout::{MARK_WORDS, Register, SERVICES, Table};
 use crate::state;
-use crate::target::{Action, Target, Write};
+use crate::target::{Action, Target, Write, link_write};
+use nix::net::if_::if_nametoindex;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -38,8 +39,26 @@ impl<T: Target> Core<T> {
         (self.taken, self.tail) = (0, Some(0));
         self.waiting.iter_mut().for_each(|(place, _)| *place = 0);
         let mut writes = self.mac_writes();
-        for port in &self.ports {
-            self.target.add_port(&port.name, port.number)?;
+        for port in &mut self.ports {
+            let ifindex = if_nametoindex(&port.name[..]).unwrap_or(0);
+            (port.ifindex, port.number) = (ifindex, None);
+            if ifindex == 0 {
+                tracing::warn!(
+                    interface = port.name,
+                    "it is not there, and so no port of the switch"
+                );
+                continue;
+            }
+            match self.target.add_port(&port.name, ifindex) {
+                Ok(number) => {
+                    port.number = Some(number);
+                    writes.push(link_write(number, ifindex));
+                }
+                Err(error @ (Error::Port { .. } | Error::Interface { .. })) => {
+                    tracing::warn!(%error, "packets that come by it are not taken");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let record = &self.record;
         for (&id, backend) in &record.backends {
@@ -208,9 +227,10 @@ fn way_to(backend: &Backend, ports: &[Port]) -> Result<Option<Action>, Error> {
     }
     let Some(hop) = backend.hop else { return Ok(None) };
     // 0 is the port that the packet came in by; one that is none of the switch's leads nowhere.
-    let port = match ports.iter().find(|port| port.ifindex == hop.ifindex) {
-        Some(port) => port.number,
-        None if hop.ifindex == 0 => 0,
+    let known = ports.iter().find(|port| port.ifindex == hop.ifindex).and_then(|port| port.number);
+    let port = match known {
+        _ if hop.ifindex == 0 => 0,
+        Some(port) => port,
         None => return Ok(None),
     };
     let mut data =

@@ -6,7 +6,7 @@
 use super::{Core, PARTS};
 use crate::error::Error;
 use crate::layout::{Register, Table};
-use crate::target::{Action, Target, Write};
+use crate::target::{Action, Target, Write, link_write};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use weir_steering::{Flags, ServiceId};
@@ -180,24 +180,23 @@ impl<T: Target> Core<T> {
         }
     }
 
-    /// Opens a port; of one that is away when it is filled.
-    pub(super) fn open(&mut self, name: &str, port: u32) -> Result<(), Error> {
-        if !self.lost {
-            let done = self.target.add_port(name, port);
-            return self.wrote(done);
+    /// Opens a port whose packets are taken, and returns its number; of one that is away, when it is filled.
+    pub(super) fn open(&mut self, name: &str, ifindex: u32) -> Result<Option<u32>, Error> {
+        if self.lost {
+            self.leaves_out();
+            return Ok(None);
         }
-        self.leaves_out();
-        Ok(())
-    }
-
-    /// Closes one.
-    pub(super) fn close(&mut self, port: u32) -> Result<(), Error> {
-        if !self.lost {
-            let done = self.target.remove_port(port);
-            return self.wrote(done);
+        let added = self.target.add_port(name, ifindex);
+        // What is wrong with one interface says nothing of the switch.
+        if let Err(Error::Port { .. } | Error::Interface { .. }) = &added {
+            return added.map(Some);
         }
-        self.leaves_out();
-        Ok(())
+        let mut port = None;
+        let done = added.and_then(|number| {
+            port = Some(number);
+            self.target.write(&[link_write(number, ifindex)])
+        });
+        self.wrote(done).map(|()| port)
     }
 
     /// As [`after`](Self::after), of a change that may have been made in part.

@@ -263,6 +263,29 @@ fn a_connection_is_who_has_named_it_when_nobody_else_has_it(method: &str) {
     assert_eq!((of(&world, 1), of(&world, 3)), (third, vec![]));
 }
 
+/// In step with other balancers: an agent that names connections before whoever has them keeps none.
+fn who_makes_connections_up_in_step_has_none(method: &str) {
+    let (mut world, _clock) = world(method, 1_000, 10_000);
+    let mut agents = world.agents();
+    let share = |n: u8| Share { name: format!("b{n}"), weight: 1, drains: false, down: false };
+    world.engine.services.get_mut("a").expect("it is there").agreed =
+        Some((1..=3).map(share).collect());
+    world.start(0, 0..90);
+    world.engine.drain_reports().unwrap();
+    let mut liar = agents.remove(0);
+    world.tells(&mut liar, Kind::Opened, 0..90);
+    let wanted: Vec<u8> = (0..90).map(|client| world.number_of(client)).collect();
+    for (at, agent) in agents.iter_mut().enumerate() {
+        let own = (0..90).filter(|client| wanted[*client as usize] == at as u8 + 2);
+        world.tells(agent, Kind::Opened, own.collect::<Vec<_>>());
+    }
+    let found: Vec<_> = (0..90).map(|client| world.at(client)).collect();
+    assert_eq!(found, wanted.iter().copied().map(Some).collect::<Vec<_>>());
+    // Whoever comes after them has no better luck.
+    world.tells(&mut liar, Kind::Opened, 0..90);
+    assert_eq!((0..90).map(|client| world.at(client)).collect::<Vec<_>>(), found);
+}
+
 fn an_agent_speaks_for_its_own_connections_only(method: &str) {
     let (mut world, _clock) = world(method, 1_000, 10_000);
     let mut agents = world.agents();
@@ -748,6 +771,7 @@ by_every_method! {
     ends_are_known_at_once_and_silence_says_nothing
     a_connection_is_who_has_named_it_when_nobody_else_has_it
     an_agent_speaks_for_its_own_connections_only
+    who_makes_connections_up_in_step_has_none
     a_dump_puts_right_what_was_missed
     a_backend_without_an_agent_is_observed
     a_second_agent_of_a_backend_ends_the_first

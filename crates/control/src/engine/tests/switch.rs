@@ -79,12 +79,8 @@ impl Target for Process {
         Ok(zeros)
     }
 
-    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {
-        self.reach()?.add_port(name, port)
-    }
-
-    fn remove_port(&mut self, port: u32) -> Result<(), Error> {
-        self.reach()?.remove_port(port)
+    fn add_port(&mut self, name: &str, ifindex: u32) -> Result<u32, Error> {
+        self.reach()?.add_port(name, ifindex)
     }
 }
 

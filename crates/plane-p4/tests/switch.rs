@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use weir_plane::forward::l2;
 use weir_plane::{Attachment, Outcome, Plane};
-use weir_plane_p4::layout::Register;
+use weir_plane_p4::layout::{RING, Register};
 use weir_plane_p4::{P4, Switch, Target, Write};
 use weir_steering::update::Plane as _;
 use weir_steering::{MethodId, SCHEDULER};
@@ -28,7 +28,7 @@ use weir_testbed::link::ip;
 use weir_testbed::packet::PacketSocket;
 use weir_testbed::process::tie;
 use weir_wire::craft::Frame;
-use weir_wire::{FlowKey, Protocol, TcpFlags, tcp_options};
+use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, tcp_options};
 use world::{OWN_MAC, World, from_environment};
 
 const THRIFT: &str = "127.0.0.1:9090";
@@ -42,12 +42,18 @@ struct Process(Child);
 
 impl Process {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With ports of its own, before a control plane has come.
+    fn start_with(ports: &str) -> Self {
         let program = std::env::var("WEIR_P4_JSON").expect("WEIR_P4_JSON: see make p4-test");
         // It looks at its ports in /sys, which has to be this namespace's.
-        let line =
-            "mount -t sysfs sysfs /sys && exec simple_switch \"$0\" --thrift-port 9090 -L error";
+        let line = format!(
+            "mount -t sysfs sysfs /sys && exec simple_switch \"$0\" {ports} --thrift-port 9090 -L error"
+        );
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", line, &program]);
+        command.args(["--mount", "sh", "-c", &line, &program]);
         command.stdout(Stdio::null());
         tie(&mut command);
         Self(command.spawn().expect("simple_switch is in PATH"))
@@ -514,6 +520,46 @@ impl Done {
     }
 }
 
+/// A flow that nobody is told of must not begin; when reports are taken, it does.
+#[test]
+fn a_full_ring_starts_no_connection() {
+    in_own_namespace(|| {
+        let socket = link();
+        let _process = Process::start();
+        let image = cookies::image(MethodId::Concury, &[], &[1, 3, 2]);
+        let mut plane = cookies::filled(P4::new(connect()).expect("it is there"), &image, 3);
+        plane.attach(&["port".to_owned()], Attachment::Auto).expect("it is there");
+        let syns = |plane: &mut P4<Switch>, from: u32, to: u32| {
+            let numbers: Vec<u32> = (from..to).collect();
+            for burst in numbers.chunks(BURST) {
+                let seen = plane.target().read(&[(Register::Ended, 0)]).expect("there")[0];
+                for number in burst {
+                    let syn = cookies::frame(*number, TcpFlags::SYN, None);
+                    socket.send(&syn).expect("the link is up");
+                }
+                let end = Instant::now() + PATIENCE;
+                while plane.target().read(&[(Register::Ended, 0)]).expect("there")[0]
+                    < seen + burst.len() as u64
+                {
+                    assert!(Instant::now() < end, "a burst did not come to its end");
+                }
+            }
+        };
+        syns(&mut plane, 0, RING + 10);
+        let dropped = |plane: &P4<Switch>| {
+            let outcomes = plane.outcomes().expect("they can be read");
+            outcomes.get(&Reason::PendingFull).map_or(0, |(passed, dropped)| passed + dropped)
+        };
+        assert_eq!(dropped(&plane), 10);
+        let mut told = 0;
+        plane.drain(&mut |_| told += 1).expect("the switch is there");
+        assert_eq!(told, RING);
+        syns(&mut plane, RING, RING + 10);
+        assert_eq!(dropped(&plane), 10);
+    })
+    .expect("needs root");
+}
+
 /// A switch that hangs: whoever asks is told soon, and it goes on as it is when it answers again.
 #[test]
 fn a_switch_that_hangs_holds_nobody_up() {
@@ -583,9 +629,26 @@ fn a_restart_is_noticed_within_a_second_and_filled_first() {
         let before = world.plane.p4.outcomes().expect("they can be read");
         drop(process);
         world.lose_connections();
-        let _process = Process::start();
+        // It has its port before the control plane comes: what it cannot decide it drops.
+        let _process = Process::start_with("-i 1@port");
         drop(connect());
-        // A new switch that nobody has filled drops what it cannot decide.
+        let flow = FlowKey::new(
+            "10.1.0.3:4001".parse().expect("an address"),
+            "10.9.0.1:80".parse().expect("an address"),
+            Protocol::Tcp,
+        );
+        let syn = Frame::new(flow).macs(OWN_MAC, [2, 0, 0, 0, 0, 1]).tcp_flags(TcpFlags::SYN);
+        let syn = syn.build();
+        for _ in 0..BURST {
+            socket.send(&syn).expect("the link is up");
+        }
+        let mut buffer = [0; 4096];
+        let out = socket.receive_whole(&mut buffer, Duration::from_millis(300));
+        assert_eq!(
+            out.expect("the link is up"),
+            None,
+            "decided by registers that nobody has filled"
+        );
         let begun = Instant::now();
         let mut none = |_: &_| {};
         while world.plane.p4.fills() == 1 {
@@ -601,11 +664,6 @@ fn a_restart_is_noticed_within_a_second_and_filled_first() {
         let after = world.plane.p4.outcomes().expect("they can be read");
         assert_eq!(before, after, "counters go on");
         // Marks and tags of datagrams are gone with the registers; decisions are as before.
-        let flow = FlowKey::new(
-            "10.1.0.3:4001".parse().expect("an address"),
-            "10.9.0.1:80".parse().expect("an address"),
-            Protocol::Tcp,
-        );
         for flags in [TcpFlags::ACK, TcpFlags::SYN, TcpFlags::ACK] {
             let frame = Frame::new(flow).macs(OWN_MAC, [2, 0, 0, 0, 0, 1]).tcp_flags(flags).build();
             world.sent = world.begun();

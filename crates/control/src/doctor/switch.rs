@@ -12,7 +12,8 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let address = config.p4.thrift;
     findings.push(match Switch::look(&address.to_string(), *patience) {
         Ok(()) => {
-            Finding::ok("switch", format!("there is a switch at {address} that runs p4/weir.p4"))
+            let said = format!("there is a switch at {address} that runs p4/weir.p4");
+            Finding::ok("switch", said + "; let no other host reach this port (docs/p4.md)")
         }
         Err(error) if error.is_gone() => Finding::fail(
             "switch",

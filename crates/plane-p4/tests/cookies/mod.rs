@@ -19,7 +19,9 @@ const VIP: &str = "10.9.0.1:80";
 
 pub fn settings(method: MethodId, words: &[(&str, &str)]) -> Settings {
     let mut settings = Settings::of(method);
-    settings.set_word(cheetah::ANSWERS, "backend").expect("it has such a setting");
+    if [MethodId::Cheetah, MethodId::CheetahStateful].contains(&method) {
+        settings.set_word(cheetah::ANSWERS, "backend").expect("it has such a setting");
+    }
     for (name, word) in words {
         let set = match word.parse() {
             Ok(number) => settings.set(name, number),

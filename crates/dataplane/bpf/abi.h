@@ -225,7 +225,7 @@ struct control {
 	struct hash_key mapping_key; /* which ports connections get is known to who has it */
 	__u32 mapping_ticks[MAPPING_TIMES]; /* mappings are kept so long, by MAPPING_ number */
 	__u32 kind_side;                    /* which of both lists of kinds counts, 0 or 1 */
-	__u32 reserved;
+	__u32 tunnels;                      /* backends that are behind tunnels */
 };
 
 /* "Seen recently": eight tags in one cache line. */

@@ -405,7 +405,7 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 				reason = REASON_PATH_MTU;
 		}
 		if (reason == REASON_PATH_MTU)
-			return leave(reason, XDP_PASS);
+			return pass(ctx, reason); /* rule: apart.path_mtu */
 		if (reason == REASON_ECHO_ANSWERED)
 			return leave(reason, XDP_TX);
 		if (reason == REASON_ECHO_LIMITED)

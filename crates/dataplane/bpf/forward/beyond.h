@@ -34,7 +34,7 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 	if (reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) {
 		reason = tell(ctx, reason, REFUSED_MTU(done));
 		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
-			return leave(reason, XDP_TX);
+			return leave(reason, XDP_TX); /* rule: beyond.told */
 	}
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP); /* rule: beyond.refused */

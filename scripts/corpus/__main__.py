@@ -1,5 +1,5 @@
-"""Writes the files of the corpus, or with --check compares them with what is there:
-python3 scripts/corpus [--check]"""
+"""Writes the files of the corpus, or with --check compares them with what is there, and looks for rules that
+the program's source lacks: python3 scripts/corpus [--check]"""
 
 import pathlib
 import sys
@@ -7,6 +7,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import marks  # noqa: E402
 import parsing  # noqa: E402
 
 MODULES = [parsing]
@@ -32,6 +33,9 @@ def main():
         elif not check:
             path.write_text(text)
     print(f"{cases} cases")
+    missing = list(marks.problems()) if check else []
+    if missing:
+        sys.exit("\n".join(missing))
     if stale:
         sys.exit(f"corpus: {', '.join(stale)}: not what scripts/corpus writes; run python3 scripts/corpus")
 

@@ -306,6 +306,10 @@ def learnt():
         book.setup(f"{name}_own", [to], SERVICES, errors=MANY, own_macs=[OUR_MAC])
         book.case(f"{name}_flooded", "reject.pass", f"{name}_own", "A frame to another host says nothing here.",
                   passes(flooded, "other_protocol"), change(seconds=1), sends(big(1400), to))
+        to = backend(1, FAR6 if over6 else FAR)
+        book.setup(f"{name}_no_tunnel", [to], SERVICES, errors=MANY)
+        book.case(f"{name}_no_tunnel", "path.no_tunnel", f"{name}_no_tunnel", "Nothing is followed where there is no tunnel.",
+                  passes(said(family, 1400), "other_protocol"))
     setup, to = "ipv4_ipip_1500", backend(1, FAR, tunnel=tunnel("ipip", False, mtu=1500))
     for word in (0, 0xFFFF0000):
         book.case(f"ipv4_unsaid_{word:x}", "path.unsaid", setup, "Routers of before RFC 1191 do not say it.",

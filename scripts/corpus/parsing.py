@@ -351,6 +351,18 @@ def fragments():
                   begins, drops(alien, "later_fragment"), sends(later, B1))
     ident = next(numbers)
     port = tcp(dport=81)
+    book.setup("own", [B1], SERVICES, own_macs=[OUR_MAC])
+    for family in (4, 6):
+        ident, other = next(numbers), eth(dst="02:00:00:00:00:77")
+        if family == 4:
+            first = Packet(eth(), ip(4, mf=1, df=0, id=ident), udp(sum=0, len=4000), data(8))
+            later = Packet(other, ip(4, df=0, frag=2, id=ident, proto=17), data(8))
+        else:
+            first = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=ident), udp(sum=0, len=4000), data(8))
+            later = Packet(other, ip(6), Ext(of=FRAGMENT, frag=2, id=ident, next=17), data(8))
+        book.case(f"{NAMES[family]}_later_other_host", "later.other_host", "own",
+                  "A switch has flooded it: who it is for takes it.",
+                  sends(first, B1, new=True, wrong=["udp len"]), drops(later, "other_host"))
     book.case("ipv4_no_service", "fragment.kernels", "plain", "Where the first one was the kernel's, the others are.",
               passes(Packet(eth(), ip(4, mf=1, df=0, id=ident), port, data(4)), "no_service"),
               passes(Packet(eth(), ip(4, df=0, frag=3, id=ident, proto=6), data(8)), "no_service"))

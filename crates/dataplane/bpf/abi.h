@@ -122,7 +122,7 @@ struct lane {
 	__u32 beyond; /* LANE_: what else a frame needs; 0: only addresses */
 	__u32 vlan;   /* the tag as it stands on the wire, 0: none */
 	__u32 mtu;    /* of the way out, 0: not known */
-	__u32 reserved;
+	__u32 link_mtu; /* with LANE_NARROW: of the interface that frames leave by */
 };
 
 /* An interface that is not sent by as it is: a VLAN, whose frames leave tagged by the one underneath;
@@ -225,6 +225,8 @@ struct control {
 	struct hash_key mapping_key; /* which ports connections get is known to who has it */
 	__u32 mapping_ticks[MAPPING_TIMES]; /* mappings are kept so long, by MAPPING_ number */
 	__u32 kind_side;                    /* which of both lists of kinds counts, 0 or 1 */
+	__u32 tunnels;                      /* backends that are behind tunnels */
+	__u32 widest;                       /* the largest MTU of the interfaces that packets come in by; 0: not known */
 	__u32 reserved;
 };
 

@@ -69,6 +69,9 @@ static __always_inline __u32 read_mtu(struct xdp_md *ctx, __u64 *src, __u64 *dst
 __noinline int learn_mtu(struct xdp_md *ctx, struct packet *p)
 {
 	__u64 src[2] = {}, dst[2] = {};
+
+	if (!control->tunnels)
+		return 0; /* rule: path.no_tunnel */
 	__u32 mtu = read_mtu(ctx, src, dst);
 
 	/* One about somebody else's packets is nobody's here. */

@@ -279,12 +279,14 @@ static __always_inline int balance_later(struct xdp_md *ctx, const struct packet
 	__u32 id;
 
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(REASON_OTHER_HOST, XDP_DROP);
+		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: later.other_host */
 	enum reason reason = follow_fragment(p, &id);
 
 	if (reason == REASON_OK)
-		return deliver(ctx, id, p->ip_length, 0);
-	return reason == REASON_NO_SERVICE ? pass(ctx, reason) : leave(reason, XDP_DROP);
+		return deliver(ctx, id, p->ip_length, 0); /* rule: later.deliver */
+	if (reason == REASON_NO_SERVICE)
+		return pass(ctx, reason); /* rule: later.pass */
+	return leave(reason, XDP_DROP); /* rule: later.drop */
 }
 
 static __always_inline int is_fragment(enum reason reason)
@@ -405,11 +407,11 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 				reason = REASON_PATH_MTU;
 		}
 		if (reason == REASON_PATH_MTU)
-			return leave(reason, XDP_PASS);
+			return pass(ctx, reason); /* rule: apart.path_mtu */
 		if (reason == REASON_ECHO_ANSWERED)
-			return leave(reason, XDP_TX);
+			return leave(reason, XDP_TX); /* rule: apart.echo */
 		if (reason == REASON_ECHO_LIMITED)
-			return leave(reason, XDP_DROP);
+			return leave(reason, XDP_DROP); /* rule: apart.echo_limited */
 	}
 	/* About a packet that was sent to a backend with other addresses. */
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&

@@ -58,8 +58,8 @@ impl Interface {
     }
 }
 
-/// MAC address by ioctl: /sys may show another namespace's interfaces.
-fn read_mac(name: &str) -> Option<[u8; 6]> {
+/// Asks for something of an interface by ioctl: /sys may show another namespace's interfaces.
+fn ask(name: &str, what: libc::Ioctl) -> Option<libc::ifreq> {
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -75,16 +75,25 @@ fn read_mac(name: &str) -> Option<[u8; 6]> {
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: SIOCGIFHWADDR reads the name and writes the address into the request.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
-    if done != 0 {
-        return None;
-    }
+    // SAFETY: such requests read the name and write the answer into the request.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), what, &mut request) };
+    (done == 0).then_some(request)
+}
+
+fn read_mac(name: &str) -> Option<[u8; 6]> {
+    let request = ask(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: SIOCGIFHWADDR has filled this member of the union.
     let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
     let mut mac = [0; 6];
     mac.iter_mut().zip(data).for_each(|(to, from)| *to = from as u8);
     Some(mac)
+}
+
+/// The MTU of an interface.
+pub(crate) fn read_mtu(name: &str) -> Option<u32> {
+    let request = ask(name, libc::SIOCGIFMTU)?;
+    // SAFETY: SIOCGIFMTU has filled this member of the union.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
 /// Puts the program on an interface: replaces the program of the pinned link if there is one (not

@@ -77,6 +77,8 @@ numbers! {
     LANE_TUNNEL: u32 = 2;
     /// they leave with the backend's address in them
     LANE_NAT: u32 = 8;
+    /// they leave by an interface that takes less than may come in
+    LANE_NARROW: u32 = 16;
     /// ways to clients that each processor remembers; a power of two
     WAYS: u32 = 4096;
     /// 64 - log2 of it

@@ -14,7 +14,7 @@ use weir_testbed::link::{self, End};
 use weir_testbed::packet::PacketSocket;
 use weir_testbed::{in_own_namespace, sysctl};
 use weir_wire::craft::Frame;
-use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
+use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
 /// A machine that is busy with other things is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -139,6 +139,55 @@ fn what_a_redirect_loses_is_counted() {
             assert_eq!(frame[..6], BACKEND);
         }
         world.await_lost("lb1", 300);
+    })
+    .expect("a namespace");
+}
+
+/// A packet that is longer than what the way out takes is told so, as in a tunnel, instead of being counted as
+/// forwarded and lost then.
+#[test]
+fn what_the_way_out_does_not_take_is_no_loss() {
+    in_own_namespace(|| {
+        let world = World::new("lost-narrow", "lb1");
+        world.plane.set_message_rates(1_000_000, 0);
+        ip("link set lb0 mtu 3000\nlink set cl0 mtu 3000");
+        world.plane.accept_own_macs(&["lb0".to_owned()]);
+        take_frames("be1");
+        take_frames("cl0");
+        let client = PacketSocket::open("cl0").expect("a socket");
+        let of_length = |bytes: u16| {
+            let flow = FlowKey::new(
+                "10.9.0.2:4000".parse().expect("an address"),
+                "10.9.0.1:80".parse().expect("an address"),
+                Protocol::Tcp,
+            );
+            Frame::new(flow).macs(BALANCER, CLIENT).payload(bytes - 40).build()
+        };
+        let sender = PacketSocket::sender("cl0").expect("a socket");
+        for bytes in [1501, 3000] {
+            sender.send(&of_length(bytes)).expect("sent");
+        }
+        let (mut buffer, mut told) = ([0; 4096], 0);
+        while told < 2 {
+            let frame = client.receive(&mut buffer, PATIENCE).expect("readable").expect("a frame");
+            // Fragmentation needed, with the MTU (RFC 1191).
+            if frame[..6] == CLIENT && frame[23] == 1 {
+                assert_eq!((&frame[34..36], &frame[40..42]), (&[3, 4][..], &[0x05, 0xdc][..]));
+                told += 1;
+            }
+        }
+        let lane = |plane: &KernelPlane| plane.lane(BackendId::of(0)).expect("readable").packets;
+        let outcomes = world.plane.outcomes().expect("readable");
+        assert_eq!(outcomes.get(&Reason::TooBigTold), Some(&(0, 2)));
+        assert_eq!((lane(&world.plane), world.lost()), (0, BTreeMap::new()));
+        // What fits arrives.
+        let backend = PacketSocket::open("be1").expect("a socket");
+        sender.send(&of_length(1500)).expect("sent");
+        let arrived = |frame: &[u8]| frame[..6] == BACKEND && frame.len() == 14 + 1500;
+        while !arrived(backend.receive(&mut buffer, PATIENCE).expect("readable").expect("a frame"))
+        {
+        }
+        assert_eq!((lane(&world.plane), world.lost()), (1, BTreeMap::new()));
     })
     .expect("a namespace");
 }

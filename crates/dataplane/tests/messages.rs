@@ -1,11 +1,13 @@
 //! How many messages the program sends: no more than it may.
 
+use std::path::Path;
 use std::time::Instant;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, Tunnel};
 use weir_plane::{MESSAGE_BURST, VipKey};
 use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
+use weir_testbed::xdp::Pinned;
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
@@ -101,4 +103,42 @@ fn pings_are_the_kernels_if_they_are_not_answered() {
     let run = run_frame(plane.program(), &ping()).unwrap();
     assert_eq!((run.verdict, run.frame), (Verdict::Pass, ping()));
     assert_eq!(plane.outcomes().unwrap()[&Reason::OtherProtocol], (1, 0));
+}
+
+/// A router says that the next link of the tunnel's way takes packets of 1,400 bytes.
+fn narrow() -> Vec<u8> {
+    let ends = |text: &str| std::net::SocketAddr::new(text.parse().expect("an address"), 0);
+    let outer = FlowKey::new(ends("192.0.2.1"), ends("192.0.2.7"), Protocol::Udp);
+    let quoted = Frame::new(outer).payload(20).build();
+    craft::icmp((mapped("192.0.2.9"), mapped("192.0.2.1")), [3, 4], 1400, &quoted[14..])
+}
+
+/// Errors about packets of tunnels are seen by the next program as all that is passed, and are followed only
+/// while there is a tunnel.
+#[test]
+fn what_routers_say_is_followed_for_tunnels_and_goes_on() {
+    let mut plane = plane();
+    let passed = |plane: &KernelPlane| {
+        let all = plane.outcomes().unwrap();
+        [Reason::PathMtu, Reason::OtherProtocol].map(|reason| all.get(&reason).copied())
+    };
+    let run = |plane: &KernelPlane| run_frame(plane.program(), &narrow()).unwrap();
+    assert_eq!((run(&plane).verdict, run(&plane).frame), (Verdict::Pass, narrow()));
+    assert_eq!(passed(&plane), [Some((2, 0)), None]);
+    let pin = format!("/sys/fs/bpf/weir-test-next-{}", std::process::id());
+    let next = Pinned::without_pings(Path::new(&pin), true).expect("a program");
+    plane.hand_on(Some(Path::new(&pin))).unwrap();
+    drop(next);
+    assert_eq!(run(&plane).verdict, Verdict::Drop, "the next program takes no ICMP");
+    assert_eq!(passed(&plane), [Some((3, 0)), None]);
+    // Another backend's tunnel is one as well.
+    let tunnelled = plane.backend(BackendId::of(5));
+    plane.set_backend(BackendId::of(6), &tunnelled).unwrap();
+    let plain = BackendEntry::new("192.0.2.7".parse().unwrap(), 1);
+    plane.set_backend(BackendId::of(5), &plain).unwrap();
+    run(&plane);
+    assert_eq!(passed(&plane), [Some((4, 0)), None]);
+    plane.set_backend(BackendId::of(6), &BackendEntry::default()).unwrap();
+    assert_eq!(run(&plane).verdict, Verdict::Drop);
+    assert_eq!(passed(&plane), [Some((4, 0)), Some((1, 0))]);
 }

@@ -13,7 +13,8 @@ use weir_plane::{Device, VipKey, Way};
 use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::{in_own_namespace, sysctl};
-use weir_wire::craft::Frame;
+use weir_wire::checksum::Checksum;
+use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
 /// A machine that is busy with other things is slow.
@@ -430,4 +431,110 @@ fn a_service_that_is_gone_is_the_kernels() {
         let (sent, answers) = provoke(BALANCER);
         assert!(!answers.is_empty() && answers.len() as u64 <= sent, "{}", answers.len());
     });
+}
+
+/// The packet to the balancer's address and this port, of UDP over IPv6, long enough for fragments.
+fn datagram(port: u16, source: u16) -> Vec<u8> {
+    let to = SocketAddr::new("fd09::1".parse().expect("an address"), port);
+    let from = SocketAddr::new("fd09::2".parse().expect("an address"), source);
+    let flow = FlowKey::new(from, to, Protocol::Udp);
+    Frame::new(flow).macs(mac(BALANCER), mac(CLIENT)).payload(200).build()
+}
+
+/// The same frame of IPv6 with destination options (RFC 8200 section 4.6) of 8 bytes, all padding.
+fn with_options(mut frame: Vec<u8>) -> Vec<u8> {
+    let next = std::mem::replace(&mut frame[20], 60);
+    let length = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    frame.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
+    frame
+}
+
+/// An echo request to the balancer's address, behind destination options.
+fn echo_request() -> Vec<u8> {
+    let address = |text: &str| map_address(text.parse().expect("an address"));
+    let mut frame = craft::icmp((address("fd09::2"), address("fd09::1")), [128, 0], 7, &[1; 32]);
+    frame[..6].copy_from_slice(&mac(BALANCER));
+    frame[6..12].copy_from_slice(&mac(CLIENT));
+    with_options(frame)
+}
+
+/// A packet over IPv4 of a protocol that no host knows, with what would be ports.
+fn of_no_protocol(port: u16) -> Vec<u8> {
+    let to = SocketAddr::new("10.9.0.1".parse().expect("an address"), port);
+    let mut frame = frame(to, Protocol::Udp, BALANCER, 4000);
+    // The fragment header of IPv6, which IPv4 has not.
+    frame[23] = 44;
+    frame[24..26].fill(0);
+    let sum = Checksum::default().add_bytes(&frame[14..34]).finish();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// What the program leaves to the kernel is the kernel's with the guard alone, too, and the other way
+/// round: fragments and extension headers of IPv6, other protocols of IPv4.
+#[test]
+fn the_guard_leaves_the_kernel_what_the_program_leaves_it() {
+    in_namespace(|| {
+        let world = World::new("agree");
+        for attached in [false, true] {
+            if attached {
+                world.attach();
+            }
+            let reason = if attached { Reason::NoTable } else { Reason::PastProgram };
+            let before = world.dropped(reason);
+            let client = Client::open("cl0");
+            // Of a service: in fragments, behind options, and both.
+            let services = [datagram(53, 4000), with_options(datagram(53, 4001))];
+            for part in craft::fragments(&services[0], 1, 64) {
+                client.send(&part);
+                client.send(&with_options(part));
+            }
+            client.send(&services[1]);
+            // Of nobody, which the host says.
+            for part in craft::fragments(&datagram(54, 4002), 2, 64) {
+                client.send(&part);
+            }
+            for part in craft::fragments(&datagram(55, 4003), 3, 64) {
+                client.send(&with_options(part));
+            }
+            client.send(&with_options(datagram(56, 4004)));
+            client.send(&of_no_protocol(57));
+            client.send(&echo_request());
+            let mut left = vec!["54", "55", "56", "57", "echo"];
+            let deadline = Instant::now() + PATIENCE;
+            while !left.is_empty() {
+                assert!(Instant::now() < deadline, "attached: {attached}: no answer to {left:?}");
+                for answer in client.received() {
+                    let is_reply = answer.get(12..14) == Some(&[0x86, 0xdd])
+                        && (answer.get(20), answer.get(54)) == (Some(&58), Some(&129));
+                    let what = match refused_port(&answer) {
+                        _ if is_reply => "echo".to_owned(),
+                        Some(port) => port.to_string(),
+                        None => continue,
+                    };
+                    assert_ne!(what, "53", "attached: {attached}");
+                    left.retain(|one| *one != what);
+                }
+                sleep(Duration::from_millis(1));
+            }
+            // The first fragments, and the whole packet.
+            assert_eq!(world.dropped(reason), before + 3, "attached: {attached}");
+        }
+    });
+}
+
+/// The port here that an ICMP error is about, over whatever headers stand in the packet that it quotes.
+fn refused_port(frame: &[u8]) -> Option<u16> {
+    let quoted = match (frame.get(12..14)?, frame.get(20)?, frame.get(23)?) {
+        ([8, 0], _, 1) => return about(frame),
+        ([0x86, 0xdd], 58, _) if *frame.get(54)? == 1 => &frame[62..],
+        _ => return None,
+    };
+    let (mut next, mut at) = (*quoted.get(6)?, 40);
+    while matches!(next, 44 | 60) {
+        next = *quoted.get(at)?;
+        at += 8;
+    }
+    Some(u16::from_be_bytes([*quoted.get(at + 2)?, *quoted.get(at + 3)?]))
 }

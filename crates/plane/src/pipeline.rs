@@ -55,6 +55,10 @@ pub trait Directory {
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
     fn table(&self, service: ServiceId) -> Result<&Image, Reason>;
+    /// Whether any backend is behind a tunnel.
+    fn tunnels(&self) -> bool {
+        false
+    }
     /// Whether answers of any backend are translated.
     fn translates(&self) -> bool {
         false
@@ -234,7 +238,10 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                     if echo::is_request(frame) {
                         return Err(Verdict::Echo);
                     }
-                } else if icmp::too_big(frame).is_some() && !is_about_translated(frame, to) {
+                } else if icmp::too_big(frame).is_some()
+                    && to.tunnels()
+                    && !is_about_translated(frame, to)
+                {
                     return Err(Verdict::Pass(Reason::PathMtu));
                 }
             }

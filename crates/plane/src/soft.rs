@@ -158,6 +158,10 @@ impl Directory for View<'_> {
         }
     }
 
+    fn tunnels(&self) -> bool {
+        self.backends.values().any(|backend| backend.tunnel.is_some())
+    }
+
     fn translates(&self) -> bool {
         !self.translations.is_empty() || !self.mappings.borrow().rules.origins.is_empty()
     }

@@ -10,7 +10,8 @@
 #include "tell.h"
 #include "mss.h"
 
-/* Forwards a frame with a VLAN tag, to one, through a tunnel, with other addresses inside, or with other segments. Global, so that the verifier goes through
+/* Forwards a frame with a VLAN tag, to one, through a tunnel, with other addresses inside, with other segments, or
+ * by a link that may be too narrow. Global, so that the verifier goes through
  * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
 __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
 			      __u32 flows)
@@ -25,6 +26,8 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 		done = translate_to(ctx, lane, id, bytes);
 	else if (lane->beyond & LANE_TUNNEL)
 		done = encapsulate(ctx, lane, id, bytes);
+	else if (lane->beyond & LANE_NARROW && bytes > lane->link_mtu)
+		done = REASON_TOO_BIG | lane->link_mtu << 8; /* rule: l2.too_big */
 	else if (lane->beyond & LANE_TAGGED || lane->ifindex)
 		done = retag(ctx, lane);
 	else /* Without an interface a frame goes back with the tags that it has. */
@@ -34,7 +37,7 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 	if (reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) {
 		reason = tell(ctx, reason, REFUSED_MTU(done));
 		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
-			return leave(reason, XDP_TX);
+			return leave(reason, XDP_TX); /* rule: beyond.told */
 	}
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP); /* rule: beyond.refused */

@@ -44,9 +44,23 @@ static __always_inline int leave_by(struct lane *lane, const __u8 *mac, const __
 	return REASON_OK;
 }
 
+/* Whether packets may come in that are longer than what this interface takes: the kernel would lose them there.
+ * Those that are forwarded as they are have no route that says less. */
+static __always_inline void note_narrow(struct xdp_md *ctx, struct lane *lane, __u32 ifindex)
+{
+	__u32 mtu = 1; /* of a packet that fits; the interface's takes its place */
+
+	if (!control->widest || !ifindex || bpf_check_mtu(ctx, ifindex, &mtu, 0, 0) != 0 ||
+	    mtu >= control->widest)
+		return;
+	lane->beyond |= LANE_NARROW; /* rule: resolve.narrow */
+	lane->link_mtu = mtu;
+}
+
 /* The same of a backend's lane. */
-static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
-				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
+static __always_inline int keep(struct xdp_md *ctx, struct lane *lane,
+				const struct backend *backend, const __u8 *mac, const __u8 *source,
+				__u32 ifindex, __u32 mtu, __u64 now)
 {
 	int reason = leave_by(lane, mac, source, ifindex, now);
 
@@ -60,6 +74,8 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 	lane->mtu = mtu ? mtu : backend->mtu;
 	if (lane->beyond & LANE_TUNNEL)
 		lane->mtu = path_mtu(backend, lane->mtu);
+	if (!backend->tunnel)
+		note_narrow(ctx, lane, ifindex);
 	return REASON_OK;
 }
 
@@ -108,11 +124,11 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 			return REASON_BEHIND_GATEWAY; /* rule: resolve.gateway */
 		/* The MTU stands where a length was asked for, which was 0: before Linux 5.12 it still is. */
 		if (found == BPF_FIB_LKUP_RET_SUCCESS)
-			return keep(lane, backend, fib.dmac, fib.smac, fib.ifindex, fib.tot_len, now); /* rule: resolve.fib */
+			return keep(ctx, lane, backend, fib.dmac, fib.smac, fib.ifindex, fib.tot_len, now); /* rule: resolve.fib */
 	}
 	if (!(backend->flags & (BACKEND_HAS_MAC | BACKEND_STATIC)))
 		return REASON_NO_NEXT_HOP; /* rule: resolve.unknown */
-	return keep(lane, backend, backend->mac, backend->source_mac, backend->ifindex, 0, now); /* rule: resolve.told */
+	return keep(ctx, lane, backend, backend->mac, backend->source_mac, backend->ifindex, 0, now); /* rule: resolve.told */
 }
 
 static __always_inline int is_vlan(__be16 type)

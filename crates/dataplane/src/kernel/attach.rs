@@ -99,6 +99,10 @@ impl KernelPlane {
         if macs.is_empty() {
             return;
         }
+        // Frames of any of them may go to any backend.
+        let widest = names.iter().filter_map(|name| link::read_mtu(name)).max().unwrap_or(0);
+        let word = self.control.word32(offset_of!(types::control, widest));
+        word.store(widest, Ordering::Relaxed);
         let first = offset_of!(types::control, own_macs);
         for slot in 0..OWN_MACS {
             let mac = macs

@@ -98,6 +98,7 @@ impl KernelPlane {
         plane.former = directory.map(Former::left_behind).transpose()?.flatten();
         plane.arrive()?;
         plane.mend()?;
+        plane.count_tunnels();
         plane.begin_to_watch()?;
         let generation = plane.control.word32(offset_of!(types::control, seen_generation));
         if generation.load(Ordering::Relaxed) == 0 {

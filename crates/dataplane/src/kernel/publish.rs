@@ -4,7 +4,8 @@ use super::KernelPlane;
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{
-    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY, UNUSUAL_WIDE,
+    TUNNEL_NAT, TUNNEL_NONE, UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT,
+    UNUSUAL_NAT_ANY, UNUSUAL_WIDE,
 };
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
@@ -289,8 +290,30 @@ impl KernelPlane {
             });
         }
         let last = offset_of!(types::backend, flags);
+        let (before, now) = (self.is_behind_tunnel(backend.index()), entry.tunnel().is_some());
+        let tunnels = self.control.word32(offset_of!(types::control, tunnels));
+        if now && !before {
+            tunnels.fetch_add(1, Ordering::Release);
+        }
         self.backends.store_record(backend.index(), &types::backend::from(entry), last);
+        if before && !now {
+            tunnels.fetch_sub(1, Ordering::Release);
+        }
         Ok(())
+    }
+
+    fn is_behind_tunnel(&self, backend: usize) -> bool {
+        const AT: usize = offset_of!(types::backend, tunnel);
+        let word = self.backends.word32(backend * size_of::<types::backend>() + (AT & !3));
+        let kind = word.load(Ordering::Relaxed).to_ne_bytes()[AT & 3];
+        (TUNNEL_NONE + 1..TUNNEL_NAT).contains(&kind)
+    }
+
+    /// Counts the backends behind tunnels. A control plane may have died between an entry and its count.
+    pub(super) fn count_tunnels(&self) {
+        let all = 0..self.sizes.backends as usize;
+        let tunnels = all.filter(|backend| self.is_behind_tunnel(*backend)).count() as u32;
+        self.control.word32(offset_of!(types::control, tunnels)).store(tunnels, Ordering::Release);
     }
 
     /// What packets find of a backend: its addresses and flags.

@@ -234,6 +234,10 @@ impl Plane for LivePlane {
         self.kernel.limits()
     }
 
+    fn marked_by(&self, limits: &Limits) -> u32 {
+        self.kernel.marked_by(limits)
+    }
+
     fn resize(&mut self, limits: &Limits) -> Result<(), Error> {
         let reports = self.kernel.resize(limits, None)?;
         self.resized(reports);

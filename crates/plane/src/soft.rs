@@ -62,10 +62,14 @@ pub struct Soft {
     pub own_macs: Vec<[u8; 6]>,
     /// What became of the packets so far.
     pub counters: Counters,
+    /// Flows whose reports found no room; there always is, unless somebody says otherwise.
+    pub unrecorded: u64,
     /// How much it has room for.
     pub bounds: Bounds,
     /// What it was sized for last.
     pub limits: Limits,
+    /// Its marks keep the size that they have, as those of the kernel do.
+    pub marks_stay: bool,
     /// Backends by number.
     pub backends: BTreeMap<BackendId, Backend>,
     /// The errors that it may send.

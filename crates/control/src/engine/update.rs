@@ -490,6 +490,7 @@ impl<P: Plane> Engine<P> {
                 ));
             }
         }
+        found.extend(self.unrecorded.said(self.now()));
         if let Some(Instead { number, why }) = &self.instead {
             found.push(format!(
                 "{} would be refused, and the configuration of change {number} goes on; mend it, and weir reload: \

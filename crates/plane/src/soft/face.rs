@@ -189,6 +189,10 @@ impl Plane for Soft {
         self.limits
     }
 
+    fn marked_by(&self, limits: &Limits) -> u32 {
+        limits.marked_flows
+    }
+
     /// Bounds that are set are those of the limits from now on.
     fn resize(&mut self, limits: &Limits) -> Result<(), SoftError> {
         self.ask(Operation::Resize)?;
@@ -206,7 +210,9 @@ impl Plane for Soft {
         if !fits {
             return Err(SoftError::Full(Operation::Resize));
         }
-        (self.bounds, self.limits) = (bounds, *limits);
+        let before = self.limits.marked_flows;
+        let marked_flows = if self.marks_stay { before } else { limits.marked_flows };
+        (self.bounds, self.limits) = (bounds, Limits { marked_flows, ..*limits });
         Ok(())
     }
 
@@ -468,7 +474,7 @@ impl Plane for Soft {
     }
 
     fn unrecorded(&self) -> u64 {
-        0
+        self.unrecorded
     }
 
     fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, SoftError> {

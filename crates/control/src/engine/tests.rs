@@ -699,6 +699,22 @@ fn flows_that_nobody_is_told_of_are_warned_of() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
+/// Frames to any address are taken where there are more than are compared; that is said while it is so.
+#[test]
+fn more_addresses_than_are_compared_are_warned_of() {
+    let mut world = World::new(1);
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.plane.too_many_macs = Some(weir_plane::TooManyMacs { found: 9, most: 8 });
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    let said = world.warnings();
+    assert!(said.len() == 1 && said[0].starts_with("balancer.interfaces"), "{said:?}");
+    assert!(said[0].contains("9 Ethernet addresses") && said[0].contains("with 8 at most"));
+    world.engine.plane.too_many_macs = None;
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
 fn neighbour() -> Neighbour {
     Neighbour { mac: [2; 6], ifindex: 7, source_mac: [4; 6] }
 }

@@ -10,7 +10,8 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, TooManyMacs,
+    Translations,
 };
 use crate::sources::SourceTable;
 use std::collections::BTreeMap;
@@ -608,8 +609,9 @@ impl Plane for Soft {
         }
     }
 
-    fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {
-        self.ask(Operation::OwnMacs)
+    fn accept_own_macs(&mut self, _: &[String]) -> Result<Option<TooManyMacs>, SoftError> {
+        self.ask(Operation::OwnMacs)?;
+        Ok(self.too_many_macs)
     }
 
     fn attach(

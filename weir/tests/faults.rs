@@ -223,7 +223,7 @@ impl World {
             }
             4 => {
                 let tracked_flows = *[5_000, 20_000, 60_000].choose(&mut self.random).unwrap();
-                let table_bytes = *[8 << 20, 16 << 20, 24 << 20].choose(&mut self.random).unwrap();
+                let table_bytes = *[16 << 20, 24 << 20, 32 << 20].choose(&mut self.random).unwrap();
                 let file = File { tracked_flows, table_bytes, ..self.file.clone() };
                 self.reload(file);
                 format!("limits {tracked_flows}, {table_bytes}")

@@ -49,7 +49,7 @@ impl Limits {
             "[limits]\nservices = {services}\nbackends = {backends}\npending_flows = {flows}\n\
              unreported_flows = {flows}\ntracked_flows = {flows}\nudp_flows = {flows}\n\
              event_ring_bytes = {event_ring_bytes}\ntable_bytes = {table_bytes}\n\
-             states_per_service = 400000\n"
+             states_per_service = 100000\n"
         )
     }
 

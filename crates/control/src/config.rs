@@ -29,6 +29,7 @@ mod place;
 mod quic;
 mod resolve;
 mod schema;
+mod tables;
 mod validate;
 mod vips;
 mod written;
@@ -52,9 +53,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_fleet::StoreConfig;
 use weir_plane::forward::Segments;
 use weir_steering::cheetah;
-use weir_steering::{
-    Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
-};
+use weir_steering::{Build, Image, MethodId, Misfit, ServiceConfig, Settings};
 
 pub use agents::{Agents, States};
 pub use announce::Announce;
@@ -73,6 +72,7 @@ pub use new_flows::{FlowRate, NewFlows};
 pub use place::{Source, Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
+pub(crate) use tables::Bounds;
 pub(crate) use vips::places;
 pub use vips::{Ports, Vip, VipError};
 
@@ -315,7 +315,7 @@ pub struct Limits {
     /// Bytes of the ring over which the kernel reports flows; a power of two.
     pub event_ring_bytes: u32,
     /// Bytes of the memory that holds the published tables. A table is made beside the one that it
-    /// replaces, so twice what is in use must fit.
+    /// replaces, so that of the service with the largest one must fit twice.
     pub table_bytes: u32,
     /// Connection states that the control plane keeps for each service. Further flows are steered
     /// and not remembered.
@@ -361,7 +361,7 @@ impl Default for Limits {
             slot_partitions: 32,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
-            table_bytes: 64 << 20,
+            table_bytes: 160 << 20,
             states_per_service: 4 << 20,
             half_open_flows: Self::default_half_open(4 << 20),
             states_per_prefix: Self::default_of_prefix(4 << 20),
@@ -537,19 +537,6 @@ impl Method {
     /// [`Misfit`], with what to do about it.
     pub fn fits(&self, backends: usize) -> Result<(), Misfit> {
         (self.id().info().fits)(&self.0, backends)
-    }
-
-    /// Bytes of a table with so many states, about: cells for 2.33 Dcodes a state with concury, and
-    /// a slot of two bytes for each row or Dcode.
-    pub fn table_bytes(&self, states: u64) -> u64 {
-        match self.id() {
-            MethodId::Concury => {
-                let bits = self.0.get(DCODE_BITS);
-                (2 << bits) + (states * u64::from(bits) * 7 / 3).div_ceil(8)
-            }
-            MethodId::Tracked => 2 * u64::from(self.0.get(TABLE_SIZE)),
-            _ => 0,
-        }
     }
 
     /// The build face of a service.

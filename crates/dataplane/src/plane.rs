@@ -16,8 +16,8 @@ use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
     Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareResize,
-    PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts, TrackedFlows,
-    Translations, UserStatus, Wanted,
+    PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TooManyMacs, TraceCounts,
+    TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -232,6 +232,10 @@ impl Plane for LivePlane {
 
     fn limits(&self) -> Limits {
         self.kernel.limits()
+    }
+
+    fn marked_by(&self, limits: &Limits) -> u32 {
+        self.kernel.marked_by(limits)
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), Error> {
@@ -522,9 +526,8 @@ impl Plane for LivePlane {
         self.kernel.lost()
     }
 
-    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {
-        self.kernel.accept_own_macs(interfaces);
-        Ok(())
+    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<Option<TooManyMacs>, Error> {
+        Ok(self.kernel.accept_own_macs(interfaces))
     }
 
     fn hand_on(&mut self, program: Option<&Path>) -> Result<(), Error> {

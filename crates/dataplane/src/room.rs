@@ -11,12 +11,17 @@ pub(crate) struct Room {
     /// The same ranges, as (length, where it begins).
     by_length: BTreeSet<(u32, u32)>,
     free: u32,
+    elements: u32,
 }
+
+/// A table that takes more than this part of all is large.
+const LARGE: u32 = 8;
 
 impl Room {
     /// All of it is free.
     pub fn new(elements: u32) -> Self {
-        let mut room = Self { by_place: BTreeMap::new(), by_length: BTreeSet::new(), free: 0 };
+        let mut room =
+            Self { by_place: BTreeMap::new(), by_length: BTreeSet::new(), free: 0, elements };
         room.add(0, elements);
         room
     }
@@ -27,13 +32,19 @@ impl Room {
     }
 
     /// Takes the smallest free range that is large enough, so that large ones stay for large tables,
-    /// or its beginning. Nothing begins anywhere: at 0.
+    /// or its beginning; if that range is the last one, and the table large and not alone, its end. So the
+    /// two tables of a service that grows are at both ends in turn, and what is between them is whole. Nothing
+    /// begins anywhere: at 0.
     pub fn take(&mut self, length: u32) -> Option<u32> {
         if length == 0 {
             return Some(0);
         }
         let (found, first) = self.by_length.range((length, 0)..).next().copied()?;
         self.remove(first, found);
+        if first > 0 && first + found == self.elements && length > self.elements / LARGE {
+            self.add(first, found - length);
+            return Some(first + found - length);
+        }
         self.add(first + length, found - length);
         Some(first)
     }
@@ -92,6 +103,27 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A service whose table grows finds room for the next one beside it up to half of all that small ones
+    /// leave, whenever it grows and however often it is changed in between.
+    #[test]
+    fn a_table_that_grows_finds_room_beside_itself() {
+        for changes in 1..4 {
+            let mut room = Room::new(2 * 1024 + 12);
+            let small: Vec<Option<u32>> = (0..3).map(|_| room.take(4)).collect();
+            assert_eq!(small, [Some(0), Some(4), Some(8)]);
+            let mut held = room.take(16).map(|first| (first, 16)).expect("there is room");
+            for length in (16u32..=1024).step_by(8).filter(|l| l.is_power_of_two() || l % 3 == 0) {
+                for change in 0..changes {
+                    let next = room.take(length);
+                    let next = next.unwrap_or_else(|| panic!("{length}, {change}: {room:?}"));
+                    room.give_back(held.0, held.1);
+                    held = (next, length);
+                }
+            }
+            assert_eq!(room.free(), 1024);
+        }
+    }
 
     /// Beside a list of what is taken, searched from end to end.
     #[test]

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use weir_dataplane::{BackendEntry, FrameRun, KernelPlane, Limits, Verdict, XdpMode, run_frame};
 use weir_hash::HashKey;
-use weir_plane::{Device, VipKey, Way};
+use weir_plane::{Device, TooManyMacs, VipKey, Way};
 use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::{in_own_namespace, sysctl};
@@ -381,6 +381,29 @@ fn after_a_change_of_its_address_the_kernel_gets_nothing() {
         let (sent, answers) = provoke(ANOTHER);
         assert_eq!(answers, Vec::<Vec<u8>>::new());
         assert_eq!(world.dropped(Reason::NoTable), sent);
+    });
+}
+
+/// As many addresses as the program compares are told from others; with more, frames to any are taken, and whoever
+/// has set them is told.
+#[test]
+fn with_more_addresses_than_are_compared_any_is_taken() {
+    in_namespace(|| {
+        let world = World::new("macs");
+        world.attach();
+        let mut names = vec!["lb0".to_owned()];
+        for pair in 0..4 {
+            ip(&format!("link add m{pair} type veth peer name n{pair}"));
+            names.extend([format!("m{pair}"), format!("n{pair}")]);
+        }
+        assert_eq!(world.plane.accept_own_macs(&names[..8]), None);
+        let (sent, _) = provoke(ANOTHER);
+        assert_eq!(world.dropped(Reason::OtherHost), sent);
+        let too_many = TooManyMacs { found: 9, most: 8 };
+        assert_eq!(world.plane.accept_own_macs(&names), Some(too_many));
+        let (sent, _) = provoke(ANOTHER);
+        assert_eq!(world.dropped(Reason::NoTable), sent);
+        assert_eq!(world.plane.accept_own_macs(&names[..1]), None);
     });
 }
 

@@ -32,7 +32,7 @@ pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane,
-    PrepareResize, SeenFlows, TrackedFlows, Translated, Translations, Way,
+    PrepareResize, SeenFlows, TooManyMacs, TrackedFlows, Translated, Translations, Way,
 };
 pub use soft::{Between, Bounds, Operation, Soft, SoftError};
 pub use sources::{

@@ -121,6 +121,15 @@ pub enum Attachment {
     Generic,
 }
 
+/// Interfaces have more Ethernet addresses than frames are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyMacs {
+    /// Different addresses that they have.
+    pub found: usize,
+    /// With so many frames can be compared.
+    pub most: usize,
+}
+
 /// An interface from which a plane takes frames.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
@@ -587,12 +596,23 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
+    /// Flows whose activity it would tell from that of all others, were its memory made anew for these limits.
+    /// While it is in use that part keeps its size; this says what it has, if it is the same for all limits.
+    fn marked_by(&self, limits: &Limits) -> u32 {
+        let _ = limits;
+        self.limits().marked_flows
+    }
+
     /// Takes frames that are addressed to these interfaces, as their addresses are now. One that is
-    /// not there is left out.
+    /// not there is left out. If they have more addresses than frames can be compared with, frames to any are
+    /// taken, and it says so.
     ///
     /// # Errors
     /// If that cannot be set.
-    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Self::Error>;
+    fn accept_own_macs(
+        &mut self,
+        interfaces: &[String],
+    ) -> Result<Option<TooManyMacs>, Self::Error>;
 
     /// Has another program see what this plane passes to the kernel as none of its own: the one that is pinned
     /// there, or none. Planes that are no XDP programs have no such thing.

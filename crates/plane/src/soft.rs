@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Backend, Translated, Translations};
+use crate::plane::{Backend, TooManyMacs, Translated, Translations};
 use crate::sources::SourceTable;
 use demand::Demand;
 use std::cell::RefCell;
@@ -60,12 +60,18 @@ pub struct Soft {
     pub memory: SoftMemory,
     /// MAC addresses it answers to; empty: any.
     pub own_macs: Vec<[u8; 6]>,
+    /// The interfaces have too many of them, as somebody says.
+    pub too_many_macs: Option<TooManyMacs>,
     /// What became of the packets so far.
     pub counters: Counters,
+    /// Flows whose reports found no room; there always is, unless somebody says otherwise.
+    pub unrecorded: u64,
     /// How much it has room for.
     pub bounds: Bounds,
     /// What it was sized for last.
     pub limits: Limits,
+    /// Its marks keep the size that they have, as those of the kernel do.
+    pub marks_stay: bool,
     /// Backends by number.
     pub backends: BTreeMap<BackendId, Backend>,
     /// The errors that it may send.

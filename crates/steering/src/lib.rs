@@ -63,7 +63,7 @@ pub use methods::concury::{
 pub use methods::tracked::{TABLE_SIZE, TrackedBuilder};
 pub use methods::{baseline, cheetah, jet, residue};
 pub use pool::{Member, Role};
-pub use registry::{Image, MakeBuilder, MethodId, MethodInfo};
+pub use registry::{Image, MakeBuilder, MethodId, MethodInfo, MostElements};
 pub use rehearsal::{Note, Recall, Rehearsal};
 pub use rows::{ROWS, Rows};
 pub use schedule::{

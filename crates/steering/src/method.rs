@@ -18,7 +18,7 @@ use crate::methods::concury::Parcel;
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
-use crate::table::{Body, Table};
+use crate::table::{Body, ELEMENT_BYTES, HEADER_BYTES, Table};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -189,6 +189,13 @@ impl Settings {
         self.iter().find(|(setting, _)| setting.name == name)?.0.word(self.get(name))
     }
 
+    /// Bytes that a published table of a service with these settings takes at most, header and whole
+    /// elements, with so many states; `None` if tables of the method cannot be published.
+    pub fn most_table_bytes(&self, states: usize) -> Option<usize> {
+        let elements = self.method.info().most_elements?(self, states);
+        Some(HEADER_BYTES + elements * ELEMENT_BYTES)
+    }
+
     /// All settings with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Setting, u32)> {
         self.method.info().settings.iter().zip(self.values.iter().copied())
@@ -300,6 +307,10 @@ pub trait Method {
 pub trait Publish: Method {
     /// What its tables hold. They decide: [`Decide`].
     type Body: Body;
+
+    /// Elements that the body of a table of these settings fills at most, with so many states and any pool
+    /// that [`fits`](Method::fits).
+    fn most_elements(settings: &Settings, states: usize) -> usize;
 
     /// The build face of a service. `published` is the table that an earlier run left in force, if
     /// there is one: whatever can go on from it does.

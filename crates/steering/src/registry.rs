@@ -38,14 +38,27 @@ pub struct MethodInfo {
     /// Makes the build face of a service, if its tables can be published; see
     /// [`Publish::builder`].
     pub builder: Option<MakeBuilder>,
+    /// Elements of a table at most, if its tables can be published; see [`Publish::most_elements`].
+    pub most_elements: Option<MostElements>,
 }
 
 /// Makes the build face of a service: from its configuration, and from the table that an earlier
 /// run has published. See [`Publish::builder`].
 pub type MakeBuilder = fn(&ServiceConfig, Option<Arc<Image>>) -> Box<dyn Build>;
 
+/// Elements that the body of a table fills at most. See [`Publish::most_elements`].
+pub type MostElements = fn(&Settings, usize) -> usize;
+
 impl MethodInfo {
-    const fn of<M: Method>(layout: u16, builder: Option<MakeBuilder>) -> Self {
+    const fn published<M: Publish>() -> Self {
+        let mut info = Self::of::<M>();
+        info.layout = <M::Body as Body>::LAYOUT;
+        info.builder = Some(M::builder);
+        info.most_elements = Some(M::most_elements);
+        info
+    }
+
+    const fn of<M: Method>() -> Self {
         Self {
             id: M::ID,
             name: M::NAME,
@@ -54,10 +67,11 @@ impl MethodInfo {
             settings: M::SETTINGS,
             tracks_all: M::TRACKS_ALL,
             in_fleet: M::IN_FLEET,
-            layout,
+            layout: 0,
             fits: M::fits,
             row_name: M::row_name,
-            builder,
+            builder: None,
+            most_elements: None,
         }
     }
 }
@@ -85,13 +99,10 @@ macro_rules! registry {
                 match self {
                     $($(#[$meta])* Self::$published => const {
                         decides::<$method>();
-                        &MethodInfo::of::<$method>(
-                            <<$method as Publish>::Body as Body>::LAYOUT,
-                            Some(<$method as Publish>::builder),
-                        )
+                        &MethodInfo::published::<$method>()
                     },)*
                     $($(#[$other_meta])* Self::$other => const {
-                        &MethodInfo::of::<$other_method>(0, None)
+                        &MethodInfo::of::<$other_method>()
                     },)*
                 }
             }

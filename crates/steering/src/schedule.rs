@@ -22,6 +22,8 @@ pub const SCHEDULER: &str = "scheduler";
 pub const LOAD: &str = "load";
 /// Entries of a list, unless more backends take new flows: a share is off by one entry at most.
 const MOST_ENTRIES: u64 = 1 << 14;
+/// Entries of a scheduler's list in any case: shares are rounded, each by half an entry at most.
+pub(crate) const MOST_LISTED: usize = 2 * MOST_ENTRIES as usize;
 /// Backends that `least` looks at.
 pub const LEAST_MOST: usize = 128;
 /// A load is less than this, so that it can be multiplied by a weight.

@@ -121,6 +121,33 @@ fn tables_survive_their_bytes_and_damage_is_seen() {
     assert_eq!(read(&header, &[]), Err(ImageError::Method(255)));
 }
 
+/// A table takes what was said at most, also one of many more states than the service was made for.
+#[test]
+fn no_table_takes_more_than_was_said() {
+    let mut rng = rng();
+    for method in MethodId::published() {
+        for states in [0, 1, 1_700, 1_800, 2_400, 20_000] {
+            let make = method.info().builder.expect("its tables can be published");
+            let config = config(method, &mut rng);
+            let most = config.settings.most_table_bytes(states).expect("they take some");
+            let mut builder = make(&config, None);
+            let mut pool = pool(&mut rng);
+            for n in 0..states as u32 {
+                // Not where the first table would lead it.
+                let backend = BackendId::new(n as u16 % BACKENDS).unwrap();
+                builder.start(key(n), backend, 0).unwrap();
+            }
+            for generation in 1..4 {
+                let table = builder.build(generation, &pool, 0).unwrap().table;
+                let bytes = Image::bytes(&table);
+                assert!(bytes <= most, "{method}, {states} states: {bytes} of {most}");
+                pool.iter_mut().for_each(|member| member.weight = rng.random_range(0..5));
+            }
+        }
+    }
+    assert_eq!(Settings::of(MethodId::FullTracking).most_table_bytes(5), None);
+}
+
 /// What a data plane would say without being changed.
 struct Mirror<'a>(&'a SoftMemory);
 

@@ -76,7 +76,7 @@ impl Size {
         put!(text, "run_dir = \"{}\"", run_dir.display());
         put!(text, "[limits]\nservices = {}", self.services + 8);
         put!(text, "backends = {}", (self.backends + 64).min(32_767));
-        put!(text, "table_bytes = {}", table_bytes.max(64 << 20));
+        put!(text, "table_bytes = {}", table_bytes.max(160 << 20));
         for service in 0..self.services {
             put!(text, "[[service]]\nname = \"s{service}\"\nvip = \"{}\"", vip(service));
             put!(text, "protocol = \"tcp\"\nport = {PORT}");

@@ -329,7 +329,9 @@ fn config(name: &str, run_dir: &Path, interface: &str, flows: u32) -> String {
     // Its clients are of a few prefixes, and none of them ends a handshake.
     put!(text, "states_per_prefix = 0\nhalf_open_flows = {}", flows.max(1 << 16));
     put!(text, "tracked_flows = {}", flows.max(1 << 16));
-    put!(text, "table_bytes = {}", (64 << 20) + u64::from(flows) * 16);
+    // As many half-open flows as open ones, in tables whose cells have just been doubled.
+    let table_bytes = (64 << 20) + u64::from(flows) * 40;
+    put!(text, "table_bytes = {}", table_bytes.min(1 << 29));
     for method in METHODS {
         let method_name = method.name();
         put!(text, "[[service]]\nname = \"{method_name}\"\nvip = \"{}\"", method.vip());

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::tables::{Bounds, Tables, largest};
 use super::validate;
 use super::{Affinity, Balancer, Check, Config, Limits, Protocol, Service, What, XdpMode};
 use weir_steering::MethodId;
@@ -92,31 +93,23 @@ pub(super) fn resets_per_second() -> u32 {
     10_000
 }
 
-/// As many half-open flows as the tables of all services have room for, if the file does not say it.
-fn half_open_that_fit(services: &[validate::Service], room: u32, states: u32) -> u32 {
-    let fits = |half_open: u32| {
-        services.iter().all(|service| {
-            let states = validate::most_states(service, states, half_open);
-            2 * service.method.table_bytes(states) <= room.into()
-        })
+/// As many half-open flows as there is room for beside all tables, if the file does not say it.
+fn half_open_that_fit(services: &[validate::Service], room: u32, bounds: Bounds) -> u32 {
+    let tables = Tables::of(services);
+    let fits = |half_open_flows: u32| {
+        let need = tables.need(&Bounds { half_open_flows, ..bounds });
+        need.is_none_or(|need| need.bytes <= room.into())
     };
-    let (mut fitting, mut most) = (1, Limits::default_half_open(states).max(1));
-    if fits(most) {
-        return most;
-    }
-    while most - fitting > 1 {
-        let middle = fitting + (most - fitting) / 2;
-        if fits(middle) { fitting = middle } else { most = middle }
-    }
-    fitting
+    largest(Limits::default_half_open(bounds.states_per_service).max(1), fits).unwrap_or(1)
 }
 
 fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
     let default = Limits::default();
-    let states = given.states_per_service.unwrap_or(default.states_per_service);
+    let bounds = given.bounds();
+    let states = bounds.states_per_service;
     let table_bytes = given.table_bytes.unwrap_or(default.table_bytes);
     let half_open =
-        given.half_open_flows.unwrap_or_else(|| half_open_that_fit(services, table_bytes, states));
+        given.half_open_flows.unwrap_or_else(|| half_open_that_fit(services, table_bytes, bounds));
     Limits {
         services: given.services.unwrap_or(default.services),
         backends: given.backends.unwrap_or(default.backends),

@@ -4,6 +4,7 @@ use super::*;
 
 mod forward;
 mod methods;
+mod tables;
 
 use methods::method;
 

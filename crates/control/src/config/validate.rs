@@ -33,6 +33,7 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
+use super::tables::{Bounds, Tables, largest};
 use super::{
     Agents, Announce, Dpdk, P4, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
 };
@@ -139,10 +140,14 @@ pub(super) fn validate(
         dpdk::is_whole(&dpdk, balancer.interfaces.len(), plane, problems);
         dpdk::at_taps(&mut balancer.mode, mode, problems);
     }
-    let place = file.limits.as_ref().and_then(|limits| {
+    let given_limit = file.limits.as_ref().and_then(|limits| {
         let limits = limits.get_ref();
-        let fields = [&limits.table_bytes, &limits.states_per_service, &limits.half_open_flows];
-        fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
+        let fields = [
+            ("limits: table_bytes", &limits.table_bytes),
+            ("limits: states_per_service", &limits.states_per_service),
+            ("limits: half_open_flows", &limits.half_open_flows),
+        ];
+        fields.into_iter().find_map(|(name, field)| Some((name, field.as_ref()?.span())))
     });
     let limits = limits(file.limits, problems);
     let api = api::api(file.api, problems);
@@ -174,9 +179,7 @@ pub(super) fn validate(
             store::serve_a_fleet(&services, &places, problems);
             discover::are_alone(&services, &places, problems);
         }
-    }
-    if let Some(place) = place {
-        tables_fit(&services, &limits, place, problems);
+        tables_fit(&services, &limits, (given_limit, &places), problems);
     }
     let whole = services.len() == given;
     whole.then_some(File {
@@ -418,8 +421,7 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         udp_flows: count(raw.udp_flows, "udp_flows", 1, FLOWS),
         // The kernel wants whole pages; beyond 1 GiB it refuses.
         event_ring_bytes: count(ring, "event_ring_bytes", 4096, 1 << 30),
-        // Offsets beyond 512 MiB are more than the kernel's verifier follows.
-        table_bytes: count(raw.table_bytes, "table_bytes", 1 << 20, 1 << 29),
+        table_bytes: count(raw.table_bytes, "table_bytes", 1 << 20, MOST_TABLE_BYTES),
         states_per_service: count(raw.states_per_service, "states_per_service", 1, 1 << 28),
         half_open_flows: count(raw.half_open_flows, "half_open_flows", 1, 1 << 28),
         states_per_prefix: count(raw.states_per_prefix, "states_per_prefix", 0, 1 << 28),
@@ -538,50 +540,65 @@ fn partitions_fit(
     );
 }
 
-/// States that a service may have: only where a handshake can be told there are half-open ones besides.
-pub(super) fn most_states(service: &Service, open: u32, half_open: u32) -> u64 {
-    let handshakes = service.protocol != super::Protocol::Udp;
-    let by_flow = service.affinity != Some(super::Affinity::Client);
-    u64::from(open) + if handshakes && by_flow { half_open.into() } else { 0 }
+/// Bytes of tables at most: larger offsets are more than the kernel's verifier follows.
+const MOST_TABLE_BYTES: u32 = 1 << 29;
+
+/// A limit that the file gives, and its place there.
+type GivenLimit = (&'static str, Range<usize>);
+
+impl Limits {
+    /// Those that say how many states a service may have; half-open flows, where the file does not say how
+    /// many, are as many as there is room for, and one at least.
+    pub(super) fn bounds(&self) -> Bounds {
+        let default = super::Limits::default();
+        Bounds {
+            states_per_service: self.states_per_service.unwrap_or(default.states_per_service),
+            half_open_flows: self.half_open_flows.unwrap_or(1),
+            event_ring_bytes: self.event_ring_bytes.unwrap_or(default.event_ring_bytes),
+            unreported_flows: self.unreported_flows.unwrap_or(default.unreported_flows),
+        }
+    }
 }
 
 /// A service with all the states that it may have must be able to have a table, and another one
-/// beside it, or its pool could not be changed any more.
+/// beside it, or its pool could not be changed any more. `given`: the limit that says so, and its place;
+/// without one, it is a matter of the service.
 fn tables_fit(
     services: &[Service],
     limits: &Limits,
-    place: Range<usize>,
+    (given, places): (Option<GivenLimit>, &[Range<usize>]),
     problems: &mut Problems<'_>,
 ) {
-    let default = super::Limits::default();
-    let room = u64::from(limits.table_bytes.unwrap_or(default.table_bytes));
-    let open = limits.states_per_service.unwrap_or(default.states_per_service);
-    // If it is not given, it is what fits.
-    let half_open = limits.half_open_flows.unwrap_or(0);
-    let states_of = |service: &Service| most_states(service, open, half_open);
-    let bytes = |service: &Service, states: u64| 2 * service.method.table_bytes(states);
-    let largest = services.iter().max_by_key(|service| bytes(service, states_of(service)));
-    let Some(service) = largest.filter(|service| bytes(service, states_of(service)) > room) else {
-        return;
+    let room = limits.table_bytes.unwrap_or(super::Limits::default().table_bytes);
+    let (tables, bounds) = (Tables::of(services), limits.bounds());
+    let Some(need) = tables.need(&bounds).filter(|need| need.bytes > room.into()) else { return };
+    let fits = |states_per_service: u32| {
+        let need = tables.need(&Bounds { states_per_service, ..bounds });
+        need.is_none_or(|need| need.bytes <= room.into())
     };
-    let states = states_of(service);
-    let empty = bytes(service, 0);
-    let each = (bytes(service, states) - empty).div_ceil(states).max(1);
-    let right = match room.saturating_sub(empty) / each {
+    let larger = (need.bytes <= MOST_TABLE_BYTES.into())
+        .then(|| format!("set limits.table_bytes to {} or more", need.bytes));
+    let fewer = largest(bounds.states_per_service, fits)
+        .map(|most| format!("set limits.states_per_service to {most} or less"));
+    let right = match (larger, fewer) {
+        (None, None) => "make the tables of its method smaller, or split the file".to_owned(),
+        (larger, fewer) => larger.into_iter().chain(fewer).collect::<Vec<_>>().join(", or "),
+    };
+    let (field, place) = given.unwrap_or_else(|| ("service", places[need.service].clone()));
+    let others = match services.len() - 1 {
         0 => String::new(),
-        most if half_open == 0 => format!(", or states_per_service to {most} or less"),
-        most => format!(", or states_per_service and half_open_flows to {most} or less together"),
+        1 => " and with that of the other service".to_owned(),
+        others => format!(" and with those of the {others} other services"),
     };
-    let needed = bytes(service, states);
     problems.add(
         place,
-        "limits",
+        field,
         format!(
-            "service {:?} with {states} states takes {needed} bytes for its table and the next \
-             one, and table_bytes is {room}",
-            service.name
+            "service {:?} may come to {} states, whose table takes up to {} bytes: with the next one beside \
+             it{others} that is {} bytes, and limits.table_bytes is {room}",
+            services[need.service].name, need.states, need.table, need.bytes
         ),
-        format!("set table_bytes to {needed} or more{right}"),
+        right,
     );
 }
 

@@ -44,19 +44,30 @@ impl<P: Plane> Engine<P> {
     /// What keeps its size while packets use it, against what the file wants.
     fn kept(&self, wanted: &Limits) -> Option<String> {
         let now = self.plane.limits();
+        let mut said = Vec::new();
         let kept = [
             ("nat_connections", now.mappings != wanted.mappings),
             ("slot_partitions", now.slot_partitions != wanted.slot_partitions),
         ];
         let kept: Vec<&str> = kept.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
-        (!kept.is_empty()).then(|| {
+        if !kept.is_empty() {
             let kept = kept.join(" and ");
             warn!(limits = kept, "they keep their size, as connections are in that memory");
-            format!(
+            said.push(format!(
                 "limits.{kept}: not as the file has it, since that memory is in use: it changes at the next \
                  reload or start without a service that uses it"
-            )
-        })
+            ));
+        }
+        let (marked, wanted) = (now.marked_flows, self.plane.marked_by(wanted));
+        if marked < wanted {
+            warn!(marked, wanted, "marks of activity keep their size until weir unload");
+            said.push(format!(
+                "limits.states_per_service: so many are remembered, and the marks that tell which of them are \
+                 alive stay made for {marked} until the next `weir unload`: with more, the rest share \
+                 marks, and dead connections may be remembered for longer"
+            ));
+        }
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     /// Where the file has a limit, or is to have it.

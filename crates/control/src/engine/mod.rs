@@ -45,6 +45,7 @@ mod tests;
 mod told;
 mod trace;
 mod turn;
+mod unrecorded;
 mod update;
 mod upkeep;
 mod young;
@@ -337,6 +338,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
+    /// Flows that nobody was told of.
+    unrecorded: unrecorded::Unrecorded,
     /// What is in force instead of the file, which the start would have refused.
     instead: Option<Instead>,
     /// Why the file was refused when a signal had it read last.
@@ -672,6 +675,7 @@ impl<P: Plane> Engine<P> {
             periods: 0,
             unlooked: Vec::new(),
             oversize: None,
+            unrecorded: unrecorded::Unrecorded::new(run_dir),
             instead: found.instead,
             unfollowed: None,
             unsaved: None,
@@ -846,6 +850,7 @@ impl<P: Plane> Engine<P> {
         }
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
+            self.look_at_unrecorded();
             tolerate("fold pending flows", self.fold_pending());
             tolerate("clear away services that are gone", self.clear_gone());
             if self.services.values().any(|service| service.unlisted.is_some()) {

@@ -7,8 +7,8 @@ use crate::neigh::{self, Change, Interface, Kind, WayOut};
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use tracing::info;
-use weir_plane::{Backend, Device, Plane, Way};
+use tracing::{info, warn};
+use weir_plane::{Backend, Device, Plane, TooManyMacs, Way};
 
 /// After all next hops were looked up, that is not done again for so many times as long as it took:
 /// where routes change all the time, the rest has its time.
@@ -26,6 +26,8 @@ pub(super) struct Following {
     /// All next hops are to be looked up, and not before.
     all: bool,
     not_before: Option<Instant>,
+    /// There are more Ethernet addresses than frames are compared with.
+    pub too_many_macs: Option<TooManyMacs>,
     /// Next hops that are being looked up, a part in each turn; whether only those that are missing.
     pub look: Option<(bool, Look)>,
 }
@@ -46,6 +48,17 @@ impl Look {
 }
 
 impl Following {
+    /// What `weir status` says of frames to others.
+    pub fn said(&self) -> Option<String> {
+        let TooManyMacs { found, most } = self.too_many_macs?;
+        Some(format!(
+            "balancer.interfaces, and the interfaces above them, have {found} Ethernet addresses, and frames are \
+             compared with {most} at most: frames to any address are taken, so that what a switch floods for \
+             other hosts may be delivered twice; give VLANs and MAC VLANs the addresses of the interfaces below \
+             them, or balance on fewer interfaces"
+        ))
+    }
+
     /// The interfaces are about to be attached.
     pub fn attaching(&mut self, names: &[String]) {
         self.seen = names.iter().map(|name| seen(name)).collect();
@@ -145,13 +158,33 @@ impl<P: Plane> Engine<P> {
         self.network.not_before = Some(Instant::now() + pause);
     }
 
+    /// Takes frames to the interfaces and to those above them, as their addresses are now.
+    pub(super) fn take_own_frames(&mut self) -> Result<(), EngineError> {
+        let ours = own_and_above(&self.config.balancer.interfaces);
+        let too_many = self.plane.accept_own_macs(&ours).plane()?;
+        match too_many {
+            Some(TooManyMacs { found, most }) if self.network.too_many_macs.is_none() => {
+                warn!(
+                    found,
+                    most, "more Ethernet addresses than frames are compared with: all are taken"
+                );
+            }
+            None if self.network.too_many_macs.is_some() => {
+                info!("frames to other Ethernet addresses than the own ones are dropped again");
+            }
+            _ => {}
+        }
+        self.network.too_many_macs = too_many;
+        Ok(())
+    }
+
     /// Attaches to interfaces that have come back, and takes frames to new addresses of theirs.
     pub(super) fn follow_interfaces(&mut self) -> Result<(), EngineError> {
         if self.is_learning() {
             return Ok(());
         }
         let names = self.config.balancer.interfaces.clone();
-        self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
+        self.take_own_frames()?;
         let now: Vec<Seen> = names.iter().map(|name| seen(name)).collect();
         let number = |seen: &Seen| seen.map(|(index, _)| index);
         let same = now.len() == self.network.seen.len()
@@ -166,7 +199,7 @@ impl<P: Plane> Engine<P> {
         self.attached = self.plane.reattach(&names, attachment(&self.config)).plane()?;
         self.tell_members(&names, &neigh::interfaces().unwrap_or_default())?;
         // Above, frames to what is not there were not taken.
-        self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
+        self.take_own_frames()?;
         self.network.seen = now;
         let attached: Vec<&str> = self.attached.iter().map(|a| a.interface.as_str()).collect();
         info!(?attached, "interfaces have changed");

@@ -112,7 +112,8 @@ impl<P: Plane> Engine<P> {
         // The file has this text by now.
         self.looked_at.replace(None);
         self.fit(&config);
-        let notes: String = followed.notes.iter().map(|note| format!("; {note}")).collect();
+        let notes = followed.notes.iter().chain(&self.oversize);
+        let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {
             return Ok(format!("configuration reloaded: {services} services{notes}"));

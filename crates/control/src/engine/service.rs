@@ -13,8 +13,8 @@ use super::turn::{InForce, Turn};
 use super::update::Trouble;
 use super::young::Young;
 use crate::config::{
-    Affinity, AllDown, Backend, DeadConnections, Limits, Protocol, Service, Spoken, is_host,
-    is_name,
+    Affinity, AllDown, Backend, Bounds, DeadConnections, Limits, Protocol, Service, Spoken,
+    is_host, is_name,
 };
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -937,18 +937,10 @@ pub(super) fn vip_of(service: &Service) -> VipKey {
     }
 }
 
-/// States that a service may have in all. Half-open ones have a budget of their own, and those that are
-/// pushed out are forgotten only when the reports of a turn have been taken up.
+/// States that a service may have in all.
 fn room_of(service: &Service, limits: &Limits) -> usize {
-    let states = limits.states_per_service as usize;
-    if service.protocol == Protocol::Udp || service.affinity != Affinity::Flow {
-        return states;
-    }
-    states + limits.half_open_flows as usize + REPORTS_OF_A_TURN
+    Bounds::from(limits).most_states(service.protocol, service.affinity) as usize
 }
-
-/// More than the ring of reports and the map beside it have room for by default.
-const REPORTS_OF_A_TURN: usize = 1 << 19;
 
 /// Flag of a record: only the SYN of the connection was seen.
 pub(super) const HALF_OPEN: u8 = 1;

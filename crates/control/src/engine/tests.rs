@@ -673,6 +673,48 @@ fn a_flow_that_is_not_remembered_is_not_written_down() {
     assert_eq!(world.engine.status().expect("readable").services[0].refused_states, 20);
 }
 
+/// Flows whose reports found no room are warned of, until none of them can be left.
+#[test]
+fn flows_that_nobody_is_told_of_are_warned_of() {
+    let mut world = World::new(1);
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.plane.unrecorded = 30;
+    world.upkeep_later();
+    let said = world.warnings();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("30 flows have begun whose reports found no room"), "{said:?}");
+    assert!(said[0].contains("limits.event_ring_bytes and limits.unreported_flows"), "{said:?}");
+    assert_eq!(world.engine.status().expect("readable").unrecorded_flows, 30);
+    world.engine.ahead += 60;
+    world.engine.plane.unrecorded = 40;
+    world.upkeep_later();
+    assert!(world.warnings()[0].starts_with("40 flows"), "{:?}", world.warnings());
+    let idle = world.engine.config.services[0].idle_timeout.as_secs() as u32;
+    world.engine.ahead += idle - 60;
+    world.upkeep_later();
+    assert!(world.warnings()[0].starts_with("40 flows"), "the last may be there still");
+    world.engine.ahead += 61;
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+/// Frames to any address are taken where there are more than are compared; that is said while it is so.
+#[test]
+fn more_addresses_than_are_compared_are_warned_of() {
+    let mut world = World::new(1);
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.plane.too_many_macs = Some(weir_plane::TooManyMacs { found: 9, most: 8 });
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    let said = world.warnings();
+    assert!(said.len() == 1 && said[0].starts_with("balancer.interfaces"), "{said:?}");
+    assert!(said[0].contains("9 Ethernet addresses") && said[0].contains("with 8 at most"));
+    world.engine.plane.too_many_macs = None;
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
 fn neighbour() -> Neighbour {
     Neighbour { mac: [2; 6], ifindex: 7, source_mac: [4; 6] }
 }
@@ -744,6 +786,30 @@ fn limits_follow_the_file_or_stay() {
     world.engine.fit(&small);
     assert_eq!(world.warnings(), Vec::<String>::new());
     world.check();
+}
+
+/// Where the marks of activity keep the size that they have, the reload says so that asks for more of them, and so
+/// does the status for as long as it is so.
+#[test]
+fn marks_that_keep_their_size_are_told_of() {
+    let mut world = World::new(1);
+    world.engine.plane.marks_stay = true;
+    let made_for = world.engine.config.limits.states_per_service;
+    assert_eq!(world.engine.plane.limits().marked_flows, made_for);
+    let mut wanted = world.engine.config.clone();
+    wanted.limits.states_per_service = made_for / 2;
+    let said = world.engine.reload_as(wanted.clone(), false).expect("there is room");
+    assert!(!said.contains("marks"), "fewer find room: {said}");
+    wanted.limits.states_per_service = made_for * 2;
+    let said = world.engine.reload_as(wanted.clone(), false).expect("there is room");
+    for words in ["limits.states_per_service", "made for 4194304", "until the next `weir unload`"] {
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(world.warnings().join(" ").contains(words), "{words}: {:?}", world.warnings());
+    }
+    wanted.limits.states_per_service = made_for;
+    let said = world.engine.reload_as(wanted, false).expect("there is room");
+    assert!(!said.contains("marks"), "{said}");
+    assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
 /// Every check of a service fails. By the policy its backends keep what they get, or nobody does.

@@ -490,6 +490,8 @@ impl<P: Plane> Engine<P> {
                 ));
             }
         }
+        found.extend(self.unrecorded.said(self.now()));
+        found.extend(self.network.said());
         if let Some(Instead { number, why }) = &self.instead {
             found.push(format!(
                 "{} would be refused, and the configuration of change {number} goes on; mend it, and weir reload: \

@@ -1,7 +1,7 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
 use super::forward::{Reached, translation};
-use super::network::{Look, Of, own_and_above};
+use super::network::{Look, Of};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
@@ -379,8 +379,7 @@ impl<P: Plane> Engine<P> {
             if matches!(of, Of::All | Of::Again) {
                 self.tell_devices()?;
             }
-            let ours = own_and_above(&self.config.balancer.interfaces);
-            accepted = self.plane.accept_own_macs(&ours).plane();
+            accepted = self.take_own_frames();
         }
         let members = self.services.values().flat_map(|service| &service.pool);
         let comes = |address: &IpAddr| look.after.is_none_or(|after| *address > after);

@@ -9,6 +9,7 @@ use std::io;
 use std::mem::offset_of;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use weir_plane::TooManyMacs;
 
 /// An interface that frames are taken from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,8 +88,9 @@ impl KernelPlane {
 
     /// Makes the data plane take frames that are addressed to these interfaces, as their addresses
     /// are now. Those that are not there are left out; if none is, the list stays: an empty one
-    /// accepts all.
-    pub fn accept_own_macs(&self, names: &[String]) {
+    /// accepts all. So it is where they have more addresses than the program compares, which reads them one by
+    /// one; then it says so.
+    pub fn accept_own_macs(&self, names: &[String]) -> Option<TooManyMacs> {
         let mut macs: Vec<[u8; 6]> = names
             .iter()
             .filter_map(|name| Interface::find(name).ok())
@@ -97,20 +99,21 @@ impl KernelPlane {
         macs.sort_unstable();
         macs.dedup();
         if macs.is_empty() {
-            return;
+            return None;
         }
         // Frames of any of them may go to any backend.
         let widest = names.iter().filter_map(|name| link::read_mtu(name)).max().unwrap_or(0);
         let word = self.control.word32(offset_of!(types::control, widest));
         word.store(widest, Ordering::Relaxed);
+        let (found, most) = (macs.len(), OWN_MACS);
         let first = offset_of!(types::control, own_macs);
         for slot in 0..OWN_MACS {
             let mac = macs
                 .get(slot)
                 .map_or(0, |&[a, b, c, d, e, f]| u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
-            // With more interfaces than the program compares, it accepts any destination.
-            let mac = if macs.len() > OWN_MACS { 0 } else { mac };
+            let mac = if found > most { 0 } else { mac };
             self.control.word64(first + slot * size_of::<u64>()).store(mac, Ordering::Relaxed);
         }
+        (found > most).then_some(TooManyMacs { found, most })
     }
 }

@@ -109,6 +109,16 @@ impl<'a> Sizer<'a> {
 /// The bits of a flow's hash name no more: 32 MB of each half.
 const MOST_MARK_WORDS: u32 = 1 << 22;
 
+/// Words of each half of the marks: up to two flows for each word of three lanes.
+fn mark_words(flows: u32) -> u32 {
+    (flows / 2).clamp(64, MOST_MARK_WORDS).next_power_of_two()
+}
+
+/// Flows that memory of marks has room for that is made for so many.
+pub(super) fn marked_flows(flows: u32) -> u32 {
+    mark_words(flows) * 2
+}
+
 /// Interfaces that are not sent by as they are.
 const DEVICES: u32 = 8192;
 
@@ -144,8 +154,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("quic_outcomes", QUIC_OUTCOMES)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
-    // Up to two flows for each word of three lanes.
-    let mark_words = (limits.marked_flows / 2).clamp(64, MOST_MARK_WORDS).next_power_of_two() * 2;
+    let mark_words = mark_words(limits.marked_flows) * 2;
     let stranger_words = limits.stranger_bits.div_ceil(64).next_power_of_two() * 2;
     let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
     // Twice the lines that full ones would need: few flows are evicted.
@@ -188,5 +197,20 @@ impl Sizes {
     /// Prefixes of lists of sources that there is room for.
     pub fn list_prefixes(&self) -> u32 {
         self.source_words / PREFIX_WORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made for a number of flows is no smaller, up to the largest, and stays itself.
+    #[test]
+    fn marks_have_room_for_what_they_are_made_for() {
+        for flows in [1, 128, 129, 50_000, 1 << 22, (1 << 22) + 1, 1 << 23] {
+            let made = marked_flows(flows);
+            assert!(made >= flows && marked_flows(made) == made, "{flows}: {made}");
+        }
+        assert_eq!(marked_flows(u32::MAX), marked_flows(1 << 23));
     }
 }

@@ -234,6 +234,57 @@ mod tests {
         }
     }
 
+    /// Whatever a map was made for, whatever comes and goes, and wherever it goes on from: its views are
+    /// never larger than what was said of so many keys. And it is not said of much fewer.
+    #[test]
+    fn no_history_has_larger_views_than_its_keys_allow() {
+        let mut doubled = 0;
+        for seed in 0..40u64 {
+            let bits = [4, 9, 12, 15][seed as usize % 4];
+            let mut random = seed | 1;
+            let mut next = move |below: usize| {
+                random =
+                    random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (random >> 33) as usize % below
+            };
+            let most = 1 + next(12_000);
+            let largest = Geometry::largest_for_keys(bits, most);
+            let mut map: OthelloMap<u64, u32> = OthelloMap::new(bits, next(most + 1), seed);
+            let mut view = map.export::<u32>(None, |value| *value);
+            for round in 0..6u64 {
+                // To the brim each other time.
+                let wanted = if round % 2 == 1 { most } else { next(most + 1) };
+                let keys: Vec<u64> = map.keys().to_vec();
+                for key in keys.iter().skip(wanted) {
+                    map.remove(key);
+                }
+                while map.len() < wanted {
+                    map.insert(next(1 << 30) as u64, 1).expect("keys differ");
+                }
+                doubled += u32::from(map.geometry().chunks_a > view.geometry().chunks_a);
+                view = map.export(Some(&view), |value| *value);
+                let chunks = view.geometry().chunks_a;
+                let told = format!("seed {seed}, {bits} bits, {most} keys, round {round}");
+                assert!(chunks <= largest.chunks_a && chunks == view.geometry().chunks_b, "{told}");
+                if next(3) == 0 {
+                    // Begun again: the keys come back one by one.
+                    let keys: Vec<u64> = map.keys().to_vec();
+                    map = OthelloMap::in_shape_of(&view, seed + round);
+                    for key in keys {
+                        map.insert(key, 1).expect("keys differ");
+                    }
+                }
+            }
+            let least = OthelloMap::<u64, u32>::new(bits, most, 1).geometry().chunks_a;
+            assert!(largest.chunks_a <= least * 8 / 3 + 2, "{most} keys: {largest:?}");
+        }
+        assert!(doubled > 5, "{doubled}");
+        // One chunk of cells of 12 bits is full with 2,342 keys, and three quarters full with 1,755.
+        assert_eq!(Geometry::largest_for_keys(12, 1_755).chunks_a, 1);
+        assert_eq!(Geometry::largest_for_keys(12, 1_756).chunks_a, 2);
+        assert!(Geometry::largest_for_keys(12, usize::MAX >> 8).cells() > 3 << 30);
+    }
+
     /// Keys that come with the value that they have already move nobody while the cells are doubled.
     #[test]
     fn growth_moves_no_unknown_key() {

@@ -1,7 +1,7 @@
 //! Othello: the control structure that knows the keys.
 
 use crate::othello::graph::{Graph, OrderStep, Side, is_forest};
-use crate::othello::view::{Geometry, View};
+use crate::othello::view::{Geometry, View, cells_per_chunk};
 use crate::{Error, HashKey, Key, Value};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -363,7 +363,7 @@ impl<K: Key, V: Value> Othello<K, V> {
     /// full, or nearly, and this key would close a cycle.
     pub(crate) fn is_crowded_for(&mut self, key: &K) -> bool {
         let (a, b) = self.nodes(key);
-        let nearly = self.keys.len() >= self.capacity / 4 * 3;
+        let nearly = self.keys.len() >= crowded_from(self.capacity);
         self.keys.len() == self.capacity || nearly && self.graph.join(a, b).is_none()
     }
 
@@ -517,6 +517,34 @@ fn random_cells<V: Value>(rng: &mut ChaCha8Rng, geometry: Geometry, mask: V) -> 
     V::fill(&mut cells, rng);
     cells.iter_mut().for_each(|cell| *cell = *cell & mask);
     cells
+}
+
+/// From so many keys on, a cycle is told apart by more cells rather than by another hash key.
+fn crowded_from(capacity: usize) -> usize {
+    capacity / 4 * 3
+}
+
+impl Geometry {
+    /// The largest shape that the views of an [`OthelloMap`](crate::OthelloMap) come to which never has more keys
+    /// than so many, and is not asked for room for more: whatever smaller shape it goes on from, its cells may be
+    /// doubled as soon as they are three quarters full. Its cells are numbered by 32 bits; where that is too
+    /// few, it is the largest shape that they number.
+    pub fn largest_for_keys(bits: u32, keys: usize) -> Self {
+        let of = |chunks| Self { bits, chunks_a: chunks, chunks_b: chunks };
+        let most = u32::MAX / (4 * cells_per_chunk(bits));
+        let keys = keys.min(capacity_of(of(2 * most)));
+        // The largest that the last of the keys may find crowded.
+        let (mut doubled, mut beyond) = (0, most + 1);
+        while beyond - doubled > 1 {
+            let middle = doubled + (beyond - doubled) / 2;
+            if crowded_from(capacity_of(of(middle))) < keys {
+                doubled = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        of((2 * doubled).max(geometry(bits, keys).chunks_a))
+    }
 }
 
 fn geometry(view_bits: u32, capacity: usize) -> Geometry {

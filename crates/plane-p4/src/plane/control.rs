@@ -19,8 +19,8 @@ use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, FlowCaps, IdRoutes,
-    LaneCounters, Limits, Listen, Outcomes, Plane, Returned, SeenFlows, SourceTable, Translations,
-    VipKey,
+    LaneCounters, Limits, Listen, Outcomes, Plane, Returned, SeenFlows, SourceTable, TooManyMacs,
+    Translations, VipKey,
 };
 use weir_steering::cheetah::{self, SlotCounts};
 use weir_steering::{
@@ -559,8 +559,9 @@ impl<T: Target> Plane for P4<T> {
     }
 
     /// The MAC addresses of the switch's ports as the system has them.
-    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {
-        self.set_own_macs(interfaces.iter().filter_map(|name| mac_of(name)).collect())
+    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<Option<TooManyMacs>, Error> {
+        self.set_own_macs(interfaces.iter().filter_map(|name| mac_of(name)).collect())?;
+        Ok(None)
     }
 
     /// Ports of the switch: it opens the interfaces itself.

@@ -10,7 +10,8 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, TooManyMacs,
+    Translations,
 };
 use crate::sources::SourceTable;
 use std::collections::BTreeMap;
@@ -189,6 +190,10 @@ impl Plane for Soft {
         self.limits
     }
 
+    fn marked_by(&self, limits: &Limits) -> u32 {
+        limits.marked_flows
+    }
+
     /// Bounds that are set are those of the limits from now on.
     fn resize(&mut self, limits: &Limits) -> Result<(), SoftError> {
         self.ask(Operation::Resize)?;
@@ -206,7 +211,9 @@ impl Plane for Soft {
         if !fits {
             return Err(SoftError::Full(Operation::Resize));
         }
-        (self.bounds, self.limits) = (bounds, *limits);
+        let before = self.limits.marked_flows;
+        let marked_flows = if self.marks_stay { before } else { limits.marked_flows };
+        (self.bounds, self.limits) = (bounds, Limits { marked_flows, ..*limits });
         Ok(())
     }
 
@@ -468,7 +475,7 @@ impl Plane for Soft {
     }
 
     fn unrecorded(&self) -> u64 {
-        0
+        self.unrecorded
     }
 
     fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, SoftError> {
@@ -602,8 +609,9 @@ impl Plane for Soft {
         }
     }
 
-    fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {
-        self.ask(Operation::OwnMacs)
+    fn accept_own_macs(&mut self, _: &[String]) -> Result<Option<TooManyMacs>, SoftError> {
+        self.ask(Operation::OwnMacs)?;
+        Ok(self.too_many_macs)
     }
 
     fn attach(

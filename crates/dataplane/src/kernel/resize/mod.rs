@@ -28,6 +28,7 @@ use super::front;
 use super::grace;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
+use super::size::marked_flows;
 use super::{KernelPlane, Sizes};
 use crate::error::{Context, Error};
 use crate::link;
@@ -141,6 +142,11 @@ impl KernelPlane {
             stranger_bits: self.sizes.stranger_words * u64::BITS,
             list_prefixes: self.sizes.list_prefixes(),
         }
+    }
+
+    /// Flows that its marks would have room for, were they made anew for these limits: they keep their size.
+    pub fn marked_by(&self, limits: &Limits) -> u32 {
+        marked_flows(limits.marked_flows)
     }
 
     /// Makes its memory as large as these limits want it, without missing a packet. Then the consumer

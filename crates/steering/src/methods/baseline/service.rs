@@ -5,12 +5,12 @@ use super::{ConsistentMethod, EcmpMethod};
 use crate::BuildError;
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::memory::Memory;
-use crate::method::{Build, Built, Drafts, Method, Publish, ServiceConfig};
+use crate::method::{Build, Built, Drafts, Method, Publish, ServiceConfig, Settings};
 use crate::methods::jet::{Columns, PLACEMENT};
 use crate::pool::{Member, shares};
 use crate::registry::{Image, MethodId};
 use crate::rows::{ROWS, Rows};
-use crate::table::{Flags, Header, NO_BACKEND, Table};
+use crate::table::{Flags, Header, NO_BACKEND, Table, slot_elements};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 
@@ -98,6 +98,11 @@ impl<M: Method + Clone + Eq + std::fmt::Debug> Build for Builder<M> {
 impl Publish for EcmpMethod {
     type Body = Rows<Self>;
 
+    /// Shares are rounded, each by half an entry at most.
+    fn most_elements(_: &Settings, _: usize) -> usize {
+        slot_elements(2 * MOST_COPIES.max(NO_BACKEND.into()) as usize)
+    }
+
     fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(Builder::<Self>::new(config, |_, pool| {
             let rows = shares(pool, MOST_COPIES);
@@ -108,6 +113,10 @@ impl Publish for EcmpMethod {
 
 impl Publish for ConsistentMethod {
     type Body = Rows<Self>;
+
+    fn most_elements(settings: &Settings, _: usize) -> usize {
+        slot_elements(settings.get(ROWS) as usize)
+    }
 
     fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(Builder::<Self>::new(config, |config, pool| {

@@ -17,11 +17,11 @@ use crate::decide::{Decide, Decision, Question};
 use crate::memory::Memory;
 use crate::method::Method;
 use crate::registry::MethodId;
-use crate::schedule::stride;
+use crate::schedule::{MOST_LISTED, stride};
 use crate::shared::RawHeader;
 use crate::table::{
-    self, ELEMENT_BYTES, Flags, HEADER_BYTES, ImageError, Table, digest_slots, read_slots,
-    slot_elements, write_slots,
+    self, ELEMENT_BYTES, Flags, HEADER_BYTES, ImageError, SLOTS_PER_ELEMENT, Table, digest_slots,
+    read_slots, slot_elements, write_slots,
 };
 use weir_hash::{HashKey, Key};
 
@@ -29,6 +29,11 @@ use weir_hash::{HashKey, Key};
 pub const OPENING_SECONDS: u32 = 65;
 /// Seconds for which a connection is kept after a FIN or RST.
 pub const LINGER_SECONDS: u32 = 60;
+
+/// Elements of a table with all numbers that cookies can hide, and the longest list of those that take new
+/// connections: shares are rounded, each by half an entry at most.
+pub(super) const MOST_ELEMENTS: usize =
+    (1usize << 16).div_ceil(SLOTS_PER_ELEMENT) + (2 * MOST_LISTED).div_ceil(SLOTS_PER_ELEMENT);
 
 /// The size of a table of connections; nothing for a form without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

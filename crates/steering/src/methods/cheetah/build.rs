@@ -1,6 +1,6 @@
 //! The build face of Cheetah: numbers for servers, which outlive their tables.
 
-use super::body::{Body, Form, Partitioned, Slots};
+use super::body::{Body, Form, MOST_ELEMENTS, Partitioned, Slots};
 use super::config::{
     NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod, TIER_BITS, answered_by_backends, forged,
     numbers,
@@ -8,7 +8,7 @@ use super::config::{
 use super::layout::FIELD_BITS;
 use super::{AllServers, ServiceServers, Stateless, Table as Cookies};
 use crate::BuildError;
-use crate::method::{Build, Built, Publish, ServiceConfig};
+use crate::method::{Build, Built, Publish, ServiceConfig, Settings};
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
 use crate::schedule::{self, Scheduler};
@@ -154,6 +154,10 @@ where
 impl Publish for StatelessMethod {
     type Body = Body<Stateless>;
 
+    fn most_elements(_: &Settings, _: usize) -> usize {
+        MOST_ELEMENTS
+    }
+
     fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(CheetahBuilder::<Stateless>::new(config, published))
     }
@@ -161,6 +165,10 @@ impl Publish for StatelessMethod {
 
 impl Publish for StatefulMethod {
     type Body = Body<Partitioned>;
+
+    fn most_elements(_: &Settings, _: usize) -> usize {
+        MOST_ELEMENTS
+    }
 
     fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(CheetahBuilder::<Partitioned>::new(config, published))

@@ -22,7 +22,9 @@ use crate::method::{
     self, Build, InFleet, Misfit, Needs, Publish, ServiceConfig, Setting, Settings,
 };
 use crate::registry::{Image, MethodId};
+use crate::table::slot_elements;
 use std::sync::Arc;
+use weir_lookup::Geometry;
 
 /// The configuration's name for the bits of a Dcode.
 pub const DCODE_BITS: &str = "dcode_bits";
@@ -75,6 +77,12 @@ impl method::Method for Method {
 
 impl Publish for Method {
     type Body = Body;
+
+    fn most_elements(settings: &Settings, states: usize) -> usize {
+        let bits = settings.get(DCODE_BITS);
+        let Geometry { chunks_a, chunks_b, .. } = Geometry::largest_for_keys(bits, states);
+        slot_elements(1 << bits) + chunks_a as usize + chunks_b as usize
+    }
 
     fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
         let config = ConcuryConfig {

@@ -1,11 +1,11 @@
 //! A method to be copied (docs/add-a-method.md): rows in proportion to the weights, no memory.
 //! Only builds with the feature `example` have it.
 
-use crate::method::{self, Build, Built, Drafts, Needs, Publish, ServiceConfig, Setting};
+use crate::method::{self, Build, Built, Drafts, Needs, Publish, ServiceConfig, Setting, Settings};
 use crate::{
     BuildError, Decide, Decision, Flags, Header, Image, Member, Memory, MethodId, Question,
 };
-use crate::{NO_BACKEND, Rows, Table, Why};
+use crate::{NO_BACKEND, Rows, Table, Why, slot_elements};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 
@@ -40,6 +40,10 @@ struct Builder(ServiceConfig, Drafts);
 
 impl Publish for Method {
     type Body = Rows<Self>;
+
+    fn most_elements(settings: &Settings, _: usize) -> usize {
+        slot_elements(settings.get("rows") as usize)
+    }
 
     fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(Builder(config.clone(), Drafts::default()))

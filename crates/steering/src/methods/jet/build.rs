@@ -9,11 +9,11 @@ use super::columns::Columns;
 use super::config::{Method, PLACEMENT, WARM_UP};
 use super::table::{ASK, Body, TRACK};
 use crate::BuildError;
-use crate::method::{Build, Built, Publish, ServiceConfig};
+use crate::method::{Build, Built, Publish, ServiceConfig, Settings};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::rows::ROWS;
-use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, Table};
+use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, Table, slot_elements};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_hash::HashKey;
@@ -141,6 +141,10 @@ fn body(image: &Image) -> Option<&Body> {
 
 impl Publish for Method {
     type Body = Body;
+
+    fn most_elements(settings: &Settings, _: usize) -> usize {
+        2 * slot_elements(settings.get(ROWS) as usize)
+    }
 
     fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(JetBuilder::new(config, published))

@@ -8,7 +8,7 @@
 
 use super::config::Method;
 use super::exceptions::{FLAG_BITS, Flags};
-use super::lines::{LINE_BYTES, Lines};
+use super::lines::{LINE_BYTES, Lines, most_lines};
 use crate::method::Method as _;
 use crate::registry::MethodId;
 use crate::shared::RawHeader;
@@ -24,6 +24,19 @@ pub(super) const MARK: u16 = !SLOT_BACKEND;
 /// Words of flags in an element.
 const WORDS: usize = ELEMENT_BYTES / 8;
 
+/// Elements of flags for so many exceptions.
+fn flag_elements(exceptions: usize) -> usize {
+    (exceptions * FLAG_BITS).div_ceil(8 * ELEMENT_BYTES)
+}
+
+/// Elements that so many exceptions fill at most, flags and lines.
+pub(super) fn most_elements_of(exceptions: usize) -> usize {
+    flag_elements(exceptions) + most_lines(exceptions, UNIT) * LINE_BYTES / ELEMENT_BYTES
+}
+
+/// Lines of an element.
+const UNIT: usize = ELEMENT_BYTES / LINE_BYTES;
+
 /// Rows, and the exceptions with their flags.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
@@ -38,14 +51,13 @@ impl Body {
     /// # Errors
     /// Two exceptions of one hash.
     pub(super) fn new(mut rows: Vec<u16>, exceptions: &[(u64, u16)]) -> Result<Self, Error> {
-        let elements = (exceptions.len() * FLAG_BITS).div_ceil(8 * ELEMENT_BYTES);
-        let mut flags = Flags::of_words(vec![0; elements * WORDS]);
+        let mut flags = Flags::of_words(vec![0; flag_elements(exceptions.len()) * WORDS]);
         for &(hash, _) in exceptions {
             flags.set(hash);
             let row = scale(hash as u32, rows.len() as u32);
             rows[row as usize] |= MARK;
         }
-        let lines = Lines::build(exceptions, ELEMENT_BYTES / LINE_BYTES)?;
+        let lines = Lines::build(exceptions, UNIT)?;
         Ok(Self { rows, flags, lines })
     }
 
@@ -158,5 +170,26 @@ impl table::Body for Body {
 
     fn bytes(&self) -> usize {
         size_of_val(&self.rows[..]) + self.flags.bytes() + self.lines.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Body as _;
+    use weir_hash::HashKey;
+
+    const ROWS: usize = 5_000;
+
+    /// However many exceptions there are, their flags and lines fill no more elements than was said.
+    #[test]
+    fn exceptions_never_fill_more_than_was_said() {
+        for (seed, count) in [0, 1, 63, 192, 193, 1_000, 20_000, 300_000].into_iter().enumerate() {
+            let key = HashKey::from_seed(seed as u64);
+            let exceptions: Vec<_> = (0..count).map(|n| (key.hash_word(n), 1)).collect();
+            let body = Body::new(vec![0; ROWS], &exceptions).expect("hashes differ");
+            let (filled, most) = (body.elements(), most_elements_of(count as usize));
+            assert!(filled <= slot_elements(ROWS) + most, "{count} exceptions: {filled}, {most}");
+        }
     }
 }

@@ -20,6 +20,27 @@ pub const LINE_PROBES: usize = 8;
 /// Entries for each line on average: more would send too many past their lines.
 pub(super) const LOAD: usize = 3;
 
+/// Lines for so many entries at first, in multiples of `unit`.
+fn first_lines(entries: usize, unit: usize) -> usize {
+    entries.div_ceil(LOAD).next_multiple_of(unit)
+}
+
+/// Lines to be tried after so many: of millions of entries one stands too far from its line at first, and
+/// with a few more lines still.
+fn more_lines(lines: usize, unit: usize) -> usize {
+    (lines + lines / 8).max(lines + 1).next_multiple_of(unit)
+}
+
+/// Lines for so many entries at most, in multiples of `unit`: after four times more. There are less than two
+/// entries for each of them then, on average. That eight lines in a row are filled all the same is to be
+/// expected once in 10^9 lines.
+pub(super) fn most_lines(entries: usize, unit: usize) -> usize {
+    match first_lines(entries, unit) {
+        0 => 0,
+        first => (0..4).fold(first, |lines, _| more_lines(lines, unit)),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Line {
     hashes: [u64; LINE_ENTRIES],
@@ -78,12 +99,12 @@ impl Lines {
     /// # Errors
     /// Two entries of one hash.
     pub fn build(entries: &[(u64, u16)], unit: usize) -> Result<Self, Error> {
-        let mut lines = entries.len().div_ceil(LOAD).next_multiple_of(unit);
+        let mut lines = first_lines(entries.len(), unit);
         loop {
             if let Some(built) = Self::place(entries, lines)? {
                 return Ok(built);
             }
-            lines += unit;
+            lines = more_lines(lines, unit);
         }
     }
 

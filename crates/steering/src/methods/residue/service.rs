@@ -4,18 +4,18 @@
 //! Reports, pending flows and grace periods are the update's ([`crate::Update`]), as for concury:
 //! when a table is drafted, every flow that has started is a state.
 
-use super::body::Body;
+use super::body::{Body, most_elements_of};
 use super::build::Placed;
 use super::config::Method;
 use crate::BuildError;
 use crate::ids::BackendId;
-use crate::method::{Build, Built, Known, Phase, Publish, ServiceConfig};
+use crate::method::{Build, Built, Known, Phase, Publish, ServiceConfig, Settings};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::rows::ROWS;
 use crate::state::StateKey;
 use crate::states::{Observed, ObservedStates, Patience};
-use crate::table::{Flags, Header, Table};
+use crate::table::{Flags, Header, Table, slot_elements};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key, scale};
@@ -114,6 +114,11 @@ fn known(state: &Observed) -> Known {
 
 impl Publish for Method {
     type Body = Body;
+
+    /// With every state an exception.
+    fn most_elements(settings: &Settings, states: usize) -> usize {
+        slot_elements(settings.get(ROWS) as usize) + most_elements_of(states)
+    }
 
     fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
         Box::new(ResidueBuilder::new(config, published))

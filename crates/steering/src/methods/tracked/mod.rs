@@ -12,7 +12,8 @@ use crate::method::{
 };
 use crate::registry::{Image, MethodId};
 use crate::rows::Rows;
-use crate::schedule::{LOAD_SETTING, Load, SCHEDULER_SETTING, Scheduler};
+use crate::schedule::{LOAD_SETTING, Load, MOST_LISTED, SCHEDULER_SETTING, Scheduler};
+use crate::table::slot_elements;
 use std::sync::Arc;
 use weir_hash::HashKey;
 
@@ -51,6 +52,13 @@ impl method::Method for Method {
 
 impl Publish for Method {
     type Body = Rows<Self>;
+
+    fn most_elements(settings: &Settings, _: usize) -> usize {
+        slot_elements(match Scheduler::of(settings) {
+            Scheduler::Uniform => settings.get(TABLE_SIZE) as usize,
+            _ => MOST_LISTED,
+        })
+    }
 
     fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
         let (key, size) = (HashKey::from_seed(config.seed), config.settings.get(TABLE_SIZE));

@@ -227,8 +227,21 @@ fn connections_outlive_balancers_and_the_store() {
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "without the store, after the death of all control planes");
     held.extend(common::hold_both(&lab, 24));
-    fleet.revive_store().unwrap();
+    // What is asked for meanwhile is refused, with a reason, and made when it is asked for again.
+    let refused = || -> u64 {
+        let all = fleet.refused().into_iter();
+        all.filter(|(why, _)| why.starts_with("the store ")).map(|(_, changes)| changes).sum()
+    };
+    let before = refused();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| fleet.set_weight(1, 3));
+        common::eventually("it is refused", || refused() > before);
+        fleet.revive_store().unwrap();
+        asked.join().expect("no panic").expect("it is made when the store is back");
+    });
     agree(&fleet);
+    let status = all[2].status().unwrap();
+    assert_eq!(common::backend(common::service(&status, "web6"), "b1")["weight"], 3);
     common::command(&all[2], "backend undrain web4 b1");
     agree(&fleet);
     assert_unbroken(&mut held, "with the store again");

@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Held, WEB4, WEIR};
 use serde_json::Value;
@@ -190,8 +190,21 @@ fn connections_outlive_balancers_and_the_store() {
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "while a backend drains");
 
-    fleet.die(2).unwrap();
-    assert_unbroken(&mut held, "when a balancer has died");
+    fleet.lead_evenly().unwrap();
+    // What is sent to the dead one is lost until the router has noticed, and sent again.
+    fleet.lose_power(2).unwrap();
+    std::thread::scope(|scope| {
+        let noticed = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            let at = Instant::now();
+            fleet.lead_evenly().unwrap();
+            at
+        });
+        assert_unbroken(&mut held, "when a balancer has died");
+        let answered = Instant::now();
+        let noticed = noticed.join().expect("no panic");
+        assert!(answered > noticed, "somebody else has taken what was led to the dead one");
+    });
     fleet.undrain(0).unwrap();
     fleet.revive(2).unwrap();
     agree(&fleet);

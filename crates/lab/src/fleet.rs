@@ -28,6 +28,8 @@ const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 /// From one event to the next.
 const EVENT_GAP: Duration = Duration::from_secs(3);
+/// A router notices within this time that a balancer is dead.
+const UNNOTICED: Duration = Duration::from_secs(1);
 /// From the beginning of an event until flows move. A step of the pools that it has met is not given up by then: flows
 /// start again after 3 s (docs/fleet.md, In step), by tables that may differ, and those are not to move.
 const MOVED_AFTER: Duration = Duration::from_secs(2);
@@ -289,15 +291,34 @@ impl Fleet {
         self.lead(&weights)
     }
 
-    /// A balancer dies as a machine does whose power fails, and the router notices at once.
+    /// A balancer dies as a machine does whose power fails, and the router notices it within a second.
     ///
     /// # Errors
     /// What the system said.
     pub fn die(&self, member: usize) -> Result<()> {
+        self.lose_power(member)?;
+        let unnoticed = lock(&self.dice).random_range(Duration::ZERO..UNNOTICED);
+        sleep(unnoticed);
+        self.lead_evenly()
+    }
+
+    /// A balancer dies, and the router goes on leading flows to it, until it is told to lead elsewhere
+    /// ([`lead_evenly`](Self::lead_evenly)).
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn lose_power(&self, member: usize) -> Result<()> {
         lock(&self.away).insert(member);
-        self.lead_evenly()?;
+        // A bridge floods frames for whom it does not know, and it forgets who is behind a port that goes down: other
+        // balancers would take these packets, and backends would see SYNs that were led to none of them.
+        let role = Self::role(member);
+        let mac = role.mac().map(|byte| format!("{byte:02x}")).join(":");
+        let mut bridge = self.lab.switch().command("bridge")?;
+        bridge.args(["fdb", "replace", &mac, "dev", &role.name(), "master", "static"]);
+        process::run(bridge, "")?;
+        self.set_port(member, "down")?;
         self.balancers[member].kill();
-        self.set_port(member, "down")
+        Ok(())
     }
 
     /// One that died is back, knows nothing of any connection, and gets flows once it serves.
@@ -354,9 +375,13 @@ impl Fleet {
         Ok(self.lab.front(member).ip(&format!("route {verb} blackhole {STORE4}/32\n"))?)
     }
 
+    fn role(member: usize) -> Role {
+        if member == 0 { Role::Balancer } else { Role::Front(member) }
+    }
+
     fn set_port(&self, member: usize, state: &str) -> Result<()> {
-        let role = if member == 0 { Role::Balancer } else { Role::Front(member) };
-        Ok(self.lab.switch().ip(&format!("link set {} {state}\n", role.name()))?)
+        let port = Self::role(member).name();
+        Ok(self.lab.switch().ip(&format!("link set {port} {state}\n"))?)
     }
 
     /// Does some work while balancers die and come back, are cut off from the store, flows are spread anew, and

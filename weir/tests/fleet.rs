@@ -123,6 +123,50 @@ fn a_change_on_one_balancer_is_one_on_all() {
     assert!(others.iter().all(|other| other["answered"] == true), "{said}");
 }
 
+/// What balancers would do with a flow, and whether they differ. With `tracked` the table alone says it: they do not
+/// while all have the same backends up, and do where one cannot reach a backend that the others lead to.
+#[test]
+fn explain_says_whether_balancers_disagree() {
+    let _alone = common::alone();
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 2, balancers: 2, topology, ..LabSpec::default() });
+    let spec = BalancerSpec { method: "tracked".into(), ..BalancerSpec::new(WEIR, 2) };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let one = &fleet.balancers()[0];
+    let ask = |port: u16, json: &[&str]| {
+        let from = format!("10.77.1.1:{port}");
+        let words = [&["explain", "tcp", &from, "10.77.0.100:80"], json].concat();
+        one.command(&words).expect("it answers")
+    };
+    // Where the one that was asked leads a flow, and the other; and whether it says that they differ.
+    let said = |port: u16| {
+        let mut said = Value::Null;
+        common::eventually("the other answers", || {
+            said = serde_json::from_str(&ask(port, &["--json"])).expect("JSON");
+            said["fleet"][0]["answered"] == true
+        });
+        assert_eq!(said["fleet"].as_array().map(Vec::len), Some(1), "{said}");
+        let both =
+            [&said, &said["fleet"][0]].map(|said| said["backend"].as_str().map(String::from));
+        let differ = said["disagreement"].as_bool().unwrap_or(false);
+        assert_eq!(differ, both[0] != both[1], "{said}");
+        (both, differ)
+    };
+    let agrees = |port: u16| matches!(said(port), ([Some(_), Some(_)], false));
+    let agree = || (4000..4024).all(agrees);
+    let warns = |port| ask(port, &[]).contains("would not send it to the same backend");
+    common::eventually("they agree", agree);
+    assert!(!warns(4000));
+    let b1 = weir_lab::topology::backend4(1);
+    lab.front(1).ip(&format!("route add blackhole {b1}/32\n")).unwrap();
+    let differs = || (4000..4024).find(|port| said(*port).1);
+    common::eventually("they differ", || differs().is_some());
+    let port = differs().expect("it does not pass");
+    common::eventually("a person is warned", || warns(port));
+    lab.front(1).ip(&format!("route del blackhole {b1}/32\n")).unwrap();
+    common::eventually("they agree again", agree);
+}
+
 /// A balancer that starts has the fleet's services written into its file, whatever stood there: a reload of it
 /// changes nothing, and none takes all services from the fleet without being told that connections may break.
 #[test]

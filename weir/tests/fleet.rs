@@ -111,6 +111,12 @@ fn a_change_on_one_balancer_is_one_on_all() {
     let status = one.status().unwrap();
     assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
 
+    // The laboratory's etcd is at another host, and without TLS.
+    let warnings = one.status().unwrap()["warnings"].to_string();
+    for said in [warnings, common::log(one)] {
+        assert!(said.contains("http://10.77.0.90:2379 without TLS"), "{said}");
+    }
+
     let shown = common::command(two, "fleet status");
     for balancer in all {
         assert!(shown.contains(balancer.name()), "{shown}");

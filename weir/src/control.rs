@@ -65,6 +65,9 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     };
     let services = config.services.len();
     out::line(format_args!("{name}: good; {services} services{elsewhere}"));
+    if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
+        out::line(format_args!("warning: {warning}"));
+    }
     Ok(())
 }
 

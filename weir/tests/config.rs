@@ -130,6 +130,20 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     assert!(output.status.success(), "{}", stderr(&output));
     let said = common::stdout(&output);
     assert!(said.contains("good; 1 services; this host has no nope0, so weir run would"), "{said}");
+    // A store that is spoken to in the clear is no error; on this host it is not even told.
+    for (endpoint, told) in [("http://10.0.0.9:2379", true), ("http://127.0.0.1:2379", false)] {
+        let fleet = format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\n[store]\nkind = \"etcd\"\nendpoints = [{endpoint:?}]\n\
+             [[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\nmethod = \"tracked\"\n\
+             [[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.2\"\n"
+        );
+        fs::write(&path, fleet).unwrap();
+        let output = common::weir(&["check", name]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = common::stdout(&output);
+        let warned = said.contains("warning: [store] speaks to http://10.0.0.9:2379 without TLS");
+        assert_eq!(warned, told, "{said}");
+    }
     fs::write(&path, GOOD).unwrap();
 
     let duplicate = Fault {

@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Held, WEB4, WEIR};
 use serde_json::Value;
@@ -111,6 +111,12 @@ fn a_change_on_one_balancer_is_one_on_all() {
     let status = one.status().unwrap();
     assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
 
+    // The laboratory's etcd is at another host, and without TLS.
+    let warnings = one.status().unwrap()["warnings"].to_string();
+    for said in [warnings, common::log(one)] {
+        assert!(said.contains("http://10.77.0.90:2379 without TLS"), "{said}");
+    }
+
     let shown = common::command(two, "fleet status");
     for balancer in all {
         assert!(shown.contains(balancer.name()), "{shown}");
@@ -121,6 +127,50 @@ fn a_change_on_one_balancer_is_one_on_all() {
     let others = said["fleet"].as_array().expect("the others");
     assert_eq!(others.len(), 2, "{said}");
     assert!(others.iter().all(|other| other["answered"] == true), "{said}");
+}
+
+/// What balancers would do with a flow, and whether they differ. With `tracked` the table alone says it: they do not
+/// while all have the same backends up, and do where one cannot reach a backend that the others lead to.
+#[test]
+fn explain_says_whether_balancers_disagree() {
+    let _alone = common::alone();
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 2, balancers: 2, topology, ..LabSpec::default() });
+    let spec = BalancerSpec { method: "tracked".into(), ..BalancerSpec::new(WEIR, 2) };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let one = &fleet.balancers()[0];
+    let ask = |port: u16, json: &[&str]| {
+        let from = format!("10.77.1.1:{port}");
+        let words = [&["explain", "tcp", &from, "10.77.0.100:80"], json].concat();
+        one.command(&words).expect("it answers")
+    };
+    // Where the one that was asked leads a flow, and the other; and whether it says that they differ.
+    let said = |port: u16| {
+        let mut said = Value::Null;
+        common::eventually("the other answers", || {
+            said = serde_json::from_str(&ask(port, &["--json"])).expect("JSON");
+            said["fleet"][0]["answered"] == true
+        });
+        assert_eq!(said["fleet"].as_array().map(Vec::len), Some(1), "{said}");
+        let both =
+            [&said, &said["fleet"][0]].map(|said| said["backend"].as_str().map(String::from));
+        let differ = said["disagreement"].as_bool().unwrap_or(false);
+        assert_eq!(differ, both[0] != both[1], "{said}");
+        (both, differ)
+    };
+    let agrees = |port: u16| matches!(said(port), ([Some(_), Some(_)], false));
+    let agree = || (4000..4024).all(agrees);
+    let warns = |port| ask(port, &[]).contains("would not send it to the same backend");
+    common::eventually("they agree", agree);
+    assert!(!warns(4000));
+    let b1 = weir_lab::topology::backend4(1);
+    lab.front(1).ip(&format!("route add blackhole {b1}/32\n")).unwrap();
+    let differs = || (4000..4024).find(|port| said(*port).1);
+    common::eventually("they differ", || differs().is_some());
+    let port = differs().expect("it does not pass");
+    common::eventually("a person is warned", || warns(port));
+    lab.front(1).ip(&format!("route del blackhole {b1}/32\n")).unwrap();
+    common::eventually("they agree again", agree);
 }
 
 /// A balancer that starts has the fleet's services written into its file, whatever stood there: a reload of it
@@ -190,8 +240,21 @@ fn connections_outlive_balancers_and_the_store() {
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "while a backend drains");
 
-    fleet.die(2).unwrap();
-    assert_unbroken(&mut held, "when a balancer has died");
+    fleet.lead_evenly().unwrap();
+    // What is sent to the dead one is lost until the router has noticed, and sent again.
+    fleet.lose_power(2).unwrap();
+    std::thread::scope(|scope| {
+        let noticed = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            let at = Instant::now();
+            fleet.lead_evenly().unwrap();
+            at
+        });
+        assert_unbroken(&mut held, "when a balancer has died");
+        let answered = Instant::now();
+        let noticed = noticed.join().expect("no panic");
+        assert!(answered > noticed, "somebody else has taken what was led to the dead one");
+    });
     fleet.undrain(0).unwrap();
     fleet.revive(2).unwrap();
     agree(&fleet);
@@ -227,8 +290,21 @@ fn connections_outlive_balancers_and_the_store() {
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "without the store, after the death of all control planes");
     held.extend(common::hold_both(&lab, 24));
-    fleet.revive_store().unwrap();
+    // What is asked for meanwhile is refused, with a reason, and made when it is asked for again.
+    let refused = || -> u64 {
+        let all = fleet.refused().into_iter();
+        all.filter(|(why, _)| why.starts_with("the store ")).map(|(_, changes)| changes).sum()
+    };
+    let before = refused();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| fleet.set_weight(1, 3));
+        common::eventually("it is refused", || refused() > before);
+        fleet.revive_store().unwrap();
+        asked.join().expect("no panic").expect("it is made when the store is back");
+    });
     agree(&fleet);
+    let status = all[2].status().unwrap();
+    assert_eq!(common::backend(common::service(&status, "web6"), "b1")["weight"], 3);
     common::command(&all[2], "backend undrain web4 b1");
     agree(&fleet);
     assert_unbroken(&mut held, "with the store again");

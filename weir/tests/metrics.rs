@@ -93,6 +93,7 @@ fn agrees(lab: &NetNs, balancer: &Balancer, at: &str) -> Samples {
                 };
                 same("weir_service_tables_total", "generation")
                     && same("weir_service_states", "states")
+                    && same("weir_service_untold_total", "untold")
                     && service["backends"].as_array().unwrap().iter().all(|backend| {
                         let own = backend["name"].as_str().unwrap();
                         let labels = [("service", name), ("backend", own)];

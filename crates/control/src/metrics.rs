@@ -411,6 +411,12 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
     );
     each!(
         counters,
+        "service_untold",
+        "Connections of which packets were seen, and that no agent has told of in 65 s",
+        |one: &ServiceStatus| Some(one.untold)
+    );
+    each!(
+        counters,
         "service_refused_states",
         "Flows that were not remembered because of limits.states_per_service",
         |one: &ServiceStatus| Some(one.refused_states)

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,31 @@ impl StoreConfig {
     pub fn is_tls(&self) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.starts_with("https://"))
     }
+
+    /// What there is to say of endpoints that are spoken to in the clear over a network: whoever is in between reads
+    /// the seeds of hash keys, and whoever can write to the store configures the fleet. Nothing leaves the host on the
+    /// way to a loopback address.
+    pub fn warning(&self) -> Option<String> {
+        let plain: Vec<&str> =
+            self.endpoints.iter().map(String::as_str).filter(|one| is_open(one)).collect();
+        (!plain.is_empty()).then(|| {
+            format!(
+                "[store] speaks to {} without TLS: who reads along has the seeds of the fleet's hash keys, and who \
+                 can write there configures all its balancers; write https:// in endpoints, and give ca, certificate \
+                 and key (docs/fleet.md, The store)",
+                plain.join(", ")
+            )
+        })
+    }
+}
+
+/// Whether an endpoint is spoken to in the clear, and not on this host.
+fn is_open(endpoint: &str) -> bool {
+    let Some(rest) = endpoint.strip_prefix("http://") else { return false };
+    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let loops = host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    !loops && !host.eq_ignore_ascii_case("localhost")
 }
 
 /// As a person would name it.
@@ -47,4 +73,38 @@ pub struct TlsFiles {
     pub certificate: Option<PathBuf>,
     /// The key of that.
     pub key: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_in_the_clear_are_warned_of_but_on_this_host() {
+        let said = |endpoints: &[&str]| {
+            let config = StoreConfig {
+                endpoints: endpoints.iter().map(ToString::to_string).collect(),
+                prefix: "/weir".into(),
+                tls: TlsFiles::default(),
+                user: None,
+                password_file: None,
+                wait: Duration::from_secs(3),
+                withdraw_after: None,
+            };
+            config.warning()
+        };
+        let good = [
+            "https://10.0.0.9:2379",
+            "http://127.0.0.1:2379",
+            "http://127.8.0.1:2379",
+            "http://[::1]:2379",
+            "http://localhost:2379",
+        ];
+        good.iter().for_each(|one| assert_eq!(said(&[one]), None, "{one}"));
+        for one in ["http://10.0.0.9:2379", "http://[fd00::9]:2379", "http://localhost.example:1"] {
+            assert!(said(&[one]).is_some_and(|words| words.contains(one)), "{one}");
+        }
+        let both = said(&["http://127.0.0.1:2379", "http://10.0.0.9:2379"]).expect("one is open");
+        assert!(both.contains("10.0.0.9") && !both.contains("127.0.0.1"), "{both}");
+    }
 }

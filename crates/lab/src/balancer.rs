@@ -153,6 +153,11 @@ pub trait PoolControl: Send + Sync {
     }
     /// Whether nothing new is sent to a backend that is dead, as the balancer says.
     fn has_noticed(&self, backend: usize) -> Result<bool>;
+    /// How many changes were refused at first for a reason that passes, and made later, by the reasons; none but in a
+    /// fleet.
+    fn refused(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
     /// Says how loaded a backend is. Returns whether it is in the pool.
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool>;
 }

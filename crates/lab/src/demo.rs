@@ -307,6 +307,9 @@ impl DemoReport {
             totals.resent,
             self.imbalance.map_or("not known".into(), |ratio| format!("{ratio:.3}")),
         );
+        for (why, changes) in &self.churn.refused {
+            let _ = writeln!(out, "{changes} changes refused at first, and made later: {why}");
+        }
         if let Some(told) = self.loads_told {
             let _ = writeln!(out, "{told} CPU loads told");
         }

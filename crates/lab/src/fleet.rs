@@ -1,7 +1,7 @@
 //! Several balancers of one fleet behind a router that spreads flows over them by ports, with etcd between them.
 //! Each runs `weir run` as an operator would, with `[store] kind = "etcd"`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -28,10 +28,32 @@ const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 /// From one event to the next.
 const EVENT_GAP: Duration = Duration::from_secs(3);
-/// A change is asked for again for so long, while the balancer that was asked cannot reach the store, or another
-/// one was first.
+/// A router notices within this time that a balancer is dead.
+const UNNOTICED: Duration = Duration::from_secs(1);
+/// From the beginning of an event until flows move. A step of the pools that it has met is not given up by then: flows
+/// start again after 3 s (docs/fleet.md, In step), by tables that may differ, and those are not to move.
+const MOVED_AFTER: Duration = Duration::from_secs(2);
+/// What an event has disturbed is as before within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A fleet that is changed again and again is of one mind in between only: if it was not by then, the next change waits
+/// until it is.
+const CALM: Duration = Duration::from_secs(10);
+/// A change that was refused for a reason that passes is asked for again for so long: it may meet a whole event.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(180);
+/// From such a refusal to the next try.
+const AGAIN: Duration = Duration::from_millis(200);
 const POLL: Duration = Duration::from_millis(50);
+
+/// Why a change is refused, or not answered for, while something is away and the fleet otherwise well: what the answer
+/// says, and whether the change may have been made all the same.
+const PASSES: [(&str, bool); 4] = [
+    ("the store cannot be reached", false),
+    ("the store has not answered", true),
+    ("another balancer has changed the configuration", false),
+    ("it is not done yet", true),
+];
+/// The same of a control plane that was killed before it answered.
+const NOBODY: &str = "the control plane that was asked is away";
 
 /// The balancers of a lab of the topology `fleet`. Changes of the pool are made to one of them, a different one
 /// each time.
@@ -46,8 +68,16 @@ pub struct Fleet {
     away: Mutex<BTreeSet<usize>>,
     turn: AtomicUsize,
     dice: Mutex<StdRng>,
-    /// Held by what commands the control planes, and by what takes the store from them.
+    /// Held through events, one at a time: the crash of all control planes is one, too.
+    events: Mutex<()>,
+    /// Held by each change of the pool, and by what no change is to meet.
     commanding: Mutex<()>,
+    /// Held while a balancer is cut off from the store, and until it follows the others again.
+    apart: Mutex<()>,
+    /// How often the control plane of each balancer was killed and started: an odd number while it is away.
+    crashes: Vec<AtomicUsize>,
+    /// How many changes were refused at first, by the reasons.
+    refused: Mutex<BTreeMap<&'static str, u64>>,
     /// Held while control planes are away.
     watching: Mutex<()>,
 }
@@ -76,7 +106,11 @@ impl Fleet {
             away: Mutex::default(),
             turn: AtomicUsize::new(0),
             dice: Mutex::new(StdRng::seed_from_u64(seed)),
+            events: Mutex::default(),
             commanding: Mutex::default(),
+            apart: Mutex::default(),
+            crashes: (0..lab.spec().balancers).map(|_| AtomicUsize::new(0)).collect(),
+            refused: Mutex::default(),
             watching: Mutex::default(),
         };
         fleet.launch_store()?;
@@ -257,15 +291,34 @@ impl Fleet {
         self.lead(&weights)
     }
 
-    /// A balancer dies as a machine does whose power fails, and the router notices at once.
+    /// A balancer dies as a machine does whose power fails, and the router notices it within a second.
     ///
     /// # Errors
     /// What the system said.
     pub fn die(&self, member: usize) -> Result<()> {
+        self.lose_power(member)?;
+        let unnoticed = lock(&self.dice).random_range(Duration::ZERO..UNNOTICED);
+        sleep(unnoticed);
+        self.lead_evenly()
+    }
+
+    /// A balancer dies, and the router goes on leading flows to it, until it is told to lead elsewhere
+    /// ([`lead_evenly`](Self::lead_evenly)).
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn lose_power(&self, member: usize) -> Result<()> {
         lock(&self.away).insert(member);
-        self.lead_evenly()?;
+        // A bridge floods frames for whom it does not know, and it forgets who is behind a port that goes down: other
+        // balancers would take these packets, and backends would see SYNs that were led to none of them.
+        let role = Self::role(member);
+        let mac = role.mac().map(|byte| format!("{byte:02x}")).join(":");
+        let mut bridge = self.lab.switch().command("bridge")?;
+        bridge.args(["fdb", "replace", &mac, "dev", &role.name(), "master", "static"]);
+        process::run(bridge, "")?;
+        self.set_port(member, "down")?;
         self.balancers[member].kill();
-        self.set_port(member, "down")
+        Ok(())
     }
 
     /// One that died is back, knows nothing of any connection, and gets flows once it serves.
@@ -289,22 +342,28 @@ impl Fleet {
     }
 
     fn await_agreement_of(&self, member: usize) -> Result<()> {
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        let (mut begun, mut calm) = (Instant::now(), None);
+        loop {
             let text = self.balancers[member].command(&["fleet", "status", "--json"])?;
             let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
             if self.is_agreed(&status) {
                 return Ok(());
             }
+            if calm.is_none() && begun.elapsed() > CALM {
+                calm = Some(lock(&self.commanding));
+                begun = Instant::now();
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::NotReady {
+                    what: format!("balancer {member}"),
+                    seconds: PATIENCE.as_secs_f64(),
+                    detail: " in the fleet".into(),
+                });
+            }
             if !sleep(POLL) {
                 return Err(Error::Interrupted);
             }
         }
-        Err(Error::NotReady {
-            what: format!("balancer {member}"),
-            seconds: PATIENCE.as_secs_f64(),
-            detail: " in the fleet".into(),
-        })
     }
 
     /// Cuts a balancer off from the store, or joins it again. It goes on forwarding.
@@ -316,9 +375,13 @@ impl Fleet {
         Ok(self.lab.front(member).ip(&format!("route {verb} blackhole {STORE4}/32\n"))?)
     }
 
+    fn role(member: usize) -> Role {
+        if member == 0 { Role::Balancer } else { Role::Front(member) }
+    }
+
     fn set_port(&self, member: usize, state: &str) -> Result<()> {
-        let role = if member == 0 { Role::Balancer } else { Role::Front(member) };
-        Ok(self.lab.switch().ip(&format!("link set {} {state}\n", role.name()))?)
+        let port = Self::role(member).name();
+        Ok(self.lab.switch().ip(&format!("link set {port} {state}\n"))?)
     }
 
     /// Does some work while balancers die and come back, are cut off from the store, flows are spread anew, and
@@ -331,7 +394,11 @@ impl Fleet {
         let last = self.balancers.len() - 1;
         let steps: [(&str, &dyn Fn() -> Result<()>); 8] = [
             ("flows are spread anew", &|| self.reshuffle()),
-            ("a balancer dies", &|| self.die(last)),
+            ("a balancer dies", &|| {
+                // Whoever asks it is asked of no dead one.
+                let _alone = lock(&self.commanding);
+                self.die(last)
+            }),
             ("it is back", &|| self.revive(last)),
             ("the store stands still", &|| self.store_away(true)),
             ("flows are spread anew", &|| self.reshuffle()),
@@ -346,7 +413,7 @@ impl Fleet {
                     return Ok(());
                 }
             }
-            let _alone = lock(&self.commanding);
+            let _alone = lock(&self.events);
             tracing::debug!("event {turn} of the fleet: {what}");
             step()?;
         }
@@ -360,7 +427,7 @@ impl Fleet {
         } else {
             self.kill_store()
         }
-        sleep(EVENT_GAP);
+        sleep(MOVED_AFTER);
         self.reshuffle()?;
         sleep(EVENT_GAP);
         if pauses {
@@ -372,8 +439,9 @@ impl Fleet {
     }
 
     fn cut_off_for_a_while(&self, member: usize) -> Result<()> {
+        let _apart = lock(&self.apart);
         self.cut_off(member, true)?;
-        sleep(EVENT_GAP);
+        sleep(MOVED_AFTER);
         self.reshuffle()?;
         sleep(EVENT_GAP);
         self.cut_off(member, false)?;
@@ -382,45 +450,68 @@ impl Fleet {
 
     fn crash_one(&self, member: usize) -> Result<()> {
         let _away = lock(&self.watching);
+        self.crashes[member].fetch_add(1, Ordering::SeqCst);
         self.balancers[member].crash(Duration::from_millis(500))?;
+        self.crashes[member].fetch_add(1, Ordering::SeqCst);
         self.await_agreement_of(member)
+    }
+
+    /// Whether pools change in step: a change that was accepted is in force when all balancers can make it.
+    fn is_in_step(&self) -> bool {
+        ["concury", "residue"].contains(&&self.balancers[0].spec().method[..])
     }
 
     /// Asks one balancer for a change of every service, which reaches all. One that cannot make it, because it
     /// is out of touch with the store or another one was first, is not the last word.
     fn change(&self, arguments: impl Fn(&str) -> Vec<String>) -> Result<()> {
         let _alone = lock(&self.commanding);
-        for service in SERVICES {
+        let mut reasons = BTreeSet::new();
+        SERVICES.iter().try_for_each(|service| {
             let words = arguments(service);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            self.ask_one(&words)?;
-        }
-        Ok(())
+            self.ask(&words, &mut reasons)
+        })
     }
 
-    /// Asks one balancer for a change; the next one, if that cannot make it now.
+    /// A backend that is to serve does so when the change is in force: where pools change in step, not while a balancer
+    /// is cut off. Nobody else is taken away in the belief that it does.
+    fn await_step(&self) {
+        if self.is_in_step() {
+            drop(lock(&self.apart));
+        }
+    }
+
+    /// Asks one balancer for a change; the next one, if that refuses it for one of the reasons that pass. Each counts
+    /// once for a change.
     ///
     /// # Errors
-    /// The last refusal.
-    pub fn ask_one(&self, words: &[&str]) -> Result<()> {
-        let begun = Instant::now();
+    /// Any other refusal, or the last one.
+    fn ask(&self, words: &[&str], reasons: &mut BTreeSet<&'static str>) -> Result<()> {
+        let (begun, mut may_be_made) = (Instant::now(), false);
         loop {
-            let away = lock(&self.away).clone();
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.balancers.len();
-            if away.contains(&turn) {
+            if lock(&self.away).contains(&turn) {
                 continue;
             }
-            match self.balancers[turn].command(words) {
-                Ok(_) => return Ok(()),
-                Err(error) => {
-                    let text = error.to_string();
-                    let passes = ["the store", "another balancer has changed"];
-                    if !passes.iter().any(|one| text.contains(one)) || begun.elapsed() > PATIENCE {
-                        return Err(error);
-                    }
-                }
+            let crashes = || self.crashes[turn].load(Ordering::SeqCst);
+            let before = crashes();
+            let Err(error) = self.balancers[turn].command(words) else { return Ok(()) };
+            let text = error.to_string();
+            if may_be_made && shows_it_made(words, &text) {
+                return Ok(());
             }
-            if !sleep(POLL) {
+            let crashed = (before % 2 == 1 || crashes() != before).then_some((NOBODY, true));
+            let Some((reason, lost)) = crashed.or_else(|| passes(&text)) else {
+                return Err(error);
+            };
+            if begun.elapsed() > CHANGE_PATIENCE {
+                return Err(error);
+            }
+            if reasons.insert(reason) {
+                *lock(&self.refused).entry(reason).or_default() += 1;
+            }
+            may_be_made |= lost;
+            if !sleep(AGAIN) {
                 return Err(Error::Interrupted);
             }
         }
@@ -432,13 +523,32 @@ impl Fleet {
     }
 }
 
+/// The reason of a refusal that passes, and whether the change may have been made all the same.
+fn passes(said: &str) -> Option<(&'static str, bool)> {
+    PASSES.into_iter().find(|(reason, _)| said.contains(reason))
+}
+
+/// Whether a command is refused because what it asks for is so already. To drain, or to give a weight, a second time is
+/// refused by nobody.
+fn shows_it_made(words: &[&str], said: &str) -> bool {
+    match words {
+        ["backend", "add", ..] => said.contains("already has a backend"),
+        ["backend", "remove", ..] => said.contains("has no backend"),
+        _ => false,
+    }
+}
+
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
 }
 
 impl PoolControl for Fleet {
+    /// Who is cut off does not hear of it, and would lead connections at that backend astray. So none is added
+    /// meanwhile; where pools change in step one is, as the others have no connections there before that one has
+    /// followed them.
     fn add(&self, backend: usize, weight: u32) -> Result<()> {
         let spec = self.balancers[0].spec();
+        let _together = (!self.is_in_step()).then(|| lock(&self.apart));
         self.change(|service| {
             let at = address(service, spec, backend).to_string();
             words(&[
@@ -450,7 +560,9 @@ impl PoolControl for Fleet {
                 "--weight",
                 &weight.to_string(),
             ])
-        })
+        })?;
+        self.await_step();
+        Ok(())
     }
 
     fn remove(&self, backend: usize) -> Result<()> {
@@ -464,7 +576,9 @@ impl PoolControl for Fleet {
     fn undrain(&self, backend: usize) -> Result<()> {
         self.change(|service| {
             words(&["backend", "drain", service, &format!("b{backend}"), "--undo"])
-        })
+        })?;
+        self.await_step();
+        Ok(())
     }
 
     fn set_weight(&self, backend: usize, weight: u32) -> Result<()> {
@@ -481,13 +595,17 @@ impl PoolControl for Fleet {
 
     /// Of every control plane, at once.
     fn crash(&self, away: Duration) -> Result<()> {
-        let _alone = lock(&self.commanding);
+        let _alone = lock(&self.events);
         let _away = lock(&self.watching);
         let off = lock(&self.away).clone();
         let there = || self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
+        let count =
+            || there().for_each(|(at, _)| _ = self.crashes[at].fetch_add(1, Ordering::SeqCst));
+        count();
         there().for_each(|(_, one)| one.kill());
         sleep(away);
         there().try_for_each(|(_, one)| one.launch())?;
+        count();
         there().try_for_each(|(at, _)| self.await_agreement_of(at))
     }
 
@@ -502,6 +620,10 @@ impl PoolControl for Fleet {
         balancer::all_noticed(there.map(|(_, one)| one), backend)
     }
 
+    fn refused(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.refused).clone()
+    }
+
     /// Of one balancer: loads are each one's own.
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
         self.balancers[0].tell_load(backend, load)
@@ -511,5 +633,36 @@ impl PoolControl for Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.kill_store();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_asked_for_again_and_nothing_else() {
+        assert_eq!(
+            passes("weir: the store cannot be reached: no answer; nothing has changed"),
+            Some(("the store cannot be reached", false))
+        );
+        let lost =
+            "the store has not answered; whether it took the change, weir fleet status shows";
+        assert_eq!(passes(lost), Some(("the store has not answered", true)));
+        let first = "another balancer has changed the configuration: this was made of change 6";
+        assert_eq!(passes(first).map(|(_, lost)| lost), Some(false));
+        for wrong in ["service web4 has no backend b9", "the store refuses: no such role"] {
+            assert_eq!(passes(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_change_whose_answer_was_lost_is_known_by_the_next_refusal() {
+        let (add, remove) = (["backend", "add", "web4", "b1"], ["backend", "remove", "web4", "b1"]);
+        let (there, gone) =
+            ("service web4 already has a backend b1", "service web4 has no backend b1");
+        assert!(shows_it_made(&add, there) && shows_it_made(&remove, gone));
+        assert!(!shows_it_made(&add, gone) && !shows_it_made(&remove, there));
+        assert!(!shows_it_made(&["backend", "weight", "web4", "b1", "2"], gone));
     }
 }

@@ -417,3 +417,39 @@ fn because(
     };
     format!("{begin}; {row} {place}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(backend: Option<&str>) -> Option<Explanation> {
+        Some(Explanation { backend: backend.map(Into::into), ..Explanation::default() })
+    }
+
+    fn beside(own: Option<&str>, others: &[(&str, Option<Explanation>)]) -> Explanation {
+        let mut said = to(own).expect("it is one");
+        said.beside("lb1", others.iter().map(|(name, said)| ((*name).to_owned(), said.clone())));
+        said
+    }
+
+    #[test]
+    fn balancers_disagree_if_one_that_answers_leads_elsewhere() {
+        let alike = beside(Some("a"), &[("lb2", to(Some("a"))), ("lb3", to(Some("a")))]);
+        assert!(!alike.disagreement && alike.fleet.len() == 2);
+        for elsewhere in [Some("b"), None] {
+            let said = beside(Some("a"), &[("lb2", to(Some("a"))), ("lb3", to(elsewhere))]);
+            assert!(said.disagreement, "{elsewhere:?}");
+            assert_eq!(said.fleet[1].backend.as_deref(), elsewhere);
+        }
+        assert!(beside(None, &[("lb2", to(Some("a")))]).disagreement);
+        assert!(!beside(None, &[("lb2", to(None))]).disagreement);
+    }
+
+    #[test]
+    fn who_does_not_answer_disagrees_with_nobody_and_one_does_not_with_itself() {
+        let said = beside(Some("a"), &[("lb1", to(Some("b"))), ("lb2", None)]);
+        assert!(!said.disagreement);
+        let [silent] = &said.fleet[..] else { panic!("{:?}", said.fleet) };
+        assert!(silent.balancer == "lb2" && !silent.answered && silent.backend.is_none());
+    }
+}

@@ -393,6 +393,9 @@ impl<P: Plane> Engine<P> {
         commands: Sender,
     ) -> Option<(Keeper, mpsc::Receiver<News>)> {
         let store = self.config.store.clone()?;
+        if let Some(warning) = store.warning() {
+            warn!("{warning}");
+        }
         let name = self.config.balancer.name.clone();
         let fleet = self.fleet.as_mut()?;
         let (keeper, ends) = Keeper::new(store, name, fleet.cache.id.clone());

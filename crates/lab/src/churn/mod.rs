@@ -5,7 +5,7 @@
 
 mod script;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -46,6 +46,9 @@ pub struct ChurnReport {
     pub crashes: u64,
     /// Number of changes that could not be made.
     pub failed: u64,
+    /// Changes that were refused at first and asked for again, by the reasons that were given: something was away
+    /// that they need.
+    pub refused: BTreeMap<&'static str, u64>,
     /// All changes, in the order in which they were made.
     pub log: Vec<ChangeRecord>,
     /// Where each backend was at the end, by its position.
@@ -57,6 +60,7 @@ struct Diary {
     log: Vec<ChangeRecord>,
     places: Vec<Place>,
     weights: Vec<u32>,
+    refused: BTreeMap<&'static str, u64>,
 }
 
 /// The churning of a lab's pool. Dropping it ends it.
@@ -85,6 +89,7 @@ impl Churn {
             log: Vec::new(),
             places: script.places(),
             weights: script.weights(),
+            refused: BTreeMap::new(),
         }));
         let watch = {
             let (lab, control, stop) = (lab.clone(), control.clone(), stop.clone());
@@ -147,6 +152,7 @@ impl Churn {
             changes: count(log, |r| r.counted && r.error.is_none()),
             crashes: count(log, |r| !r.counted && r.error.is_none()),
             failed: count(log, |r| r.error.is_some()),
+            refused: diary.refused.clone(),
             log: log.clone(),
             places: diary.places.clone(),
         }
@@ -214,10 +220,13 @@ impl Worker {
             }
             let at = self.lab.events().elapsed().as_secs_f64();
             let error = self.make(change, asked).err().map(|error| error.to_string());
+            script.made(started.elapsed(), change);
             if let Some(error) = &error {
                 tracing::warn!("{change}: {error}");
             }
-            lock(&self.diary).log.push(ChangeRecord {
+            let mut diary = lock(&self.diary);
+            diary.refused = self.control.refused();
+            diary.log.push(ChangeRecord {
                 at,
                 kind: change.kind(),
                 what: change.to_string(),

@@ -308,6 +308,23 @@ impl Script {
         }
     }
 
+    /// This change, the last one, is made by `now` only: what waits for it to settle does so from now on.
+    pub fn made(&mut self, now: Duration, change: Change) {
+        match change {
+            Change::Add { backend, .. }
+            | Change::Remove { backend }
+            | Change::Drain { backend }
+            | Change::Undrain { backend }
+            | Change::BringBack { backend } => self.members[backend].since = Some(now),
+            Change::Kill { backend } => {
+                self.members[backend].since = Some(now);
+                self.last_kill = Some(now);
+            }
+            Change::Crash { .. } => self.last_crash = Some(now),
+            Change::Reweight { .. } | Change::Reload { .. } => {}
+        }
+    }
+
     fn has_settled(&self, since: Option<Duration>, now: Duration) -> bool {
         since.is_none_or(|since| now.saturating_sub(since) >= self.spec.settle)
     }
@@ -484,6 +501,22 @@ mod tests {
             made.push(change);
         }
         made
+    }
+
+    #[test]
+    fn a_change_that_took_long_settles_from_when_it_was_made() {
+        let mut script = Script::new(ChurnSpec::default(), 4, 3);
+        let seconds = Duration::from_secs;
+        let add = Change::Add { backend: 3, weight: 1 };
+        script.take(seconds(1), add);
+        script.made(seconds(10), add);
+        let settled = |script: &Script, now| script.has_settled(script.members[3].since, now);
+        assert!(!settled(&script, seconds(12)) && settled(&script, seconds(13)));
+        let crash = Change::Crash { away: seconds(1) };
+        script.take(seconds(20), crash);
+        script.made(seconds(30), crash);
+        assert_eq!(script.draft_kill(seconds(32), &|_| 0), None);
+        assert!(script.draft_kill(seconds(33), &|_| 0).is_some());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! established, its backend waits for the ACK, and the balancer has seen nothing but the SYN. Then the
 //! change is made, from its beginning to its end; then the filter goes, and the connections ask.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -144,6 +145,10 @@ impl PoolControl for Handshakes {
 
     fn has_noticed(&self, backend: usize) -> Result<bool> {
         self.inner.has_noticed(backend)
+    }
+
+    fn refused(&self) -> BTreeMap<&'static str, u64> {
+        self.inner.refused()
     }
 
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {

@@ -118,7 +118,7 @@ fn etcd(raw: written::Store, scope: &mut Scope<'_, '_>) -> Option<StoreConfig> {
 }
 
 fn endpoints(raw: Option<Spanned<Vec<Spanned<String>>>>, scope: &mut Scope<'_, '_>) -> Vec<String> {
-    let example = "name at least one, such as endpoints = [\"http://10.0.0.9:2379\"]";
+    let example = "name at least one, such as endpoints = [\"https://10.0.0.9:2379\"]";
     let Some(raw) = raw else {
         scope.missing("endpoints", example);
         return Vec::new();
@@ -143,7 +143,7 @@ fn endpoints(raw: Option<Spanned<Vec<Spanned<String>>>>, scope: &mut Scope<'_, '
         if !good {
             let wrong = format!("{text:?} is not where an etcd is");
             let right =
-                "give one such as \"http://10.0.0.9:2379\", with http:// or https:// and a port";
+                "give one such as \"https://10.0.0.9:2379\", with http:// or https:// and a port";
             scope.problem(one.span(), "endpoints", wrong, right);
         } else if all.iter().any(|other| other == text) {
             let wrong = format!("{text:?} is listed twice");

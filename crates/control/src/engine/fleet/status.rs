@@ -179,6 +179,7 @@ impl<P: Plane> Engine<P> {
         let Some(fleet) = &self.fleet else { return Vec::new() };
         let report = fleet.report();
         let mut warnings = Vec::new();
+        warnings.extend(self.config.store.as_ref().and_then(weir_fleet::StoreConfig::warning));
         if let (false, Some(error)) = (report.reachable, &report.error) {
             let seconds = now().saturating_sub(report.since);
             warnings.push(format!(

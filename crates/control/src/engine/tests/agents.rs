@@ -232,6 +232,25 @@ fn ends_are_known_at_once_and_silence_says_nothing(method: &str) {
     world.check_counters();
 }
 
+/// Connections that agents have failed to report are where an operator looks.
+#[test]
+fn what_agents_fail_to_report_is_in_status_and_metrics() {
+    let (mut world, _clock) = world("concury", 10_000, 10_000);
+    let count = |world: &World| {
+        let status = world.engine.status().expect("readable");
+        let untold = status.services[0].untold;
+        let text = crate::metrics::text(status).expect("it is written");
+        let line = text.lines().find(|line| line.starts_with("weir_service_untold_total{"));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        assert_eq!(value, Some(untold as f64), "{line:?}");
+        untold
+    };
+    assert_eq!(count(&world), 0);
+    world.engine.services.get_mut("a").expect("there").young.untold = 3;
+    assert_eq!(count(&world), 3);
+    assert!(world.warnings().iter().any(|one| one.contains("packets of 3 connections were seen")));
+}
+
 /// In step with other balancers: whose a connection is that two agents have named one after the other.
 fn a_connection_is_who_has_named_it_when_nobody_else_has_it(method: &str) {
     let (mut world, _clock) = world(method, 1_000, 10_000);

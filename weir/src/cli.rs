@@ -305,6 +305,17 @@ pub enum Verb {
         #[arg(long, global = true)]
         json: bool,
     },
+    /// Change the sources that a service takes packets from, over its file's lists (docs/lists.md). It holds at
+    /// once, for open connections, too, outlives restarts and reloads, and ends by itself with --for.
+    Source {
+        #[command(subcommand)]
+        verb: SourceVerb,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long, global = true)]
+        json: bool,
+    },
     /// Tell what a file would change, and how many connections it would touch and break; change
     /// nothing. Ends with 4 if a reload would refuse it.
     Plan {
@@ -579,6 +590,44 @@ pub enum BackendVerb {
     },
 }
 
+/// What a prefix is put on a list with.
+#[derive(Args)]
+pub struct Listing {
+    /// The service.
+    #[arg(value_parser = name)]
+    pub service: String,
+    /// The prefix, such as 198.51.100.0/24 or 2001:db8::/32; an address is one host.
+    pub prefix: String,
+    /// For so long, such as 1h, up to 365d; without it, until it is removed.
+    #[arg(long = "for", value_name = "TIME", value_parser = list_time)]
+    pub duration: Option<Duration>,
+    /// Why, for those who look later.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum SourceVerb {
+    /// Drop all packets from a prefix, those of open connections, too.
+    Deny(Listing),
+    /// Take packets from a prefix that a shorter one denies. It keeps nobody else out.
+    Allow(Listing),
+    /// Remove a prefix that deny or allow has put there; what the file lists stays.
+    Remove {
+        /// The service.
+        #[arg(value_parser = name)]
+        service: String,
+        /// The prefix.
+        prefix: String,
+    },
+    /// List what deny and allow have put there, by whom, why, and for how long still.
+    List {
+        /// Of this service alone.
+        #[arg(value_parser = name)]
+        service: Option<String>,
+    },
+}
+
 /// The name of a method whose tables the data plane can hold, by the registry.
 fn scenario_name() -> PossibleValuesParser {
     PossibleValuesParser::new(weir_lab::Scenario::NAMES)
@@ -779,6 +828,13 @@ fn patience(text: &str) -> Result<Duration, String> {
     (time >= Duration::from_secs(1)).then_some(time).ok_or_else(|| "give 1s or more".into())
 }
 
+/// For how long a prefix is on a list.
+fn list_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 1s to 365d".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -821,9 +877,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 15] = [
+    const TALK: [&str; 16] = [
         "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
-        "history", "trace", "announce", "drain", "undrain", "fleet",
+        "history", "trace", "announce", "drain", "undrain", "fleet", "source",
     ];
 
     /// Every verb with its words, those below other verbs included.

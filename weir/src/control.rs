@@ -258,6 +258,7 @@ fn print_service(service: &ServiceStatus) {
             "sources: {} prefixes allow, {} deny; all others are {others}{pending}",
             sources.allow, sources.deny
         ));
+        sources.by_commands.iter().for_each(|one| out::line(crate::source::words(one)));
     }
     service.new_flows.iter().for_each(print_new_flows);
     service.quic.iter().for_each(print_quic);

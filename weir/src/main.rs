@@ -20,6 +20,7 @@ mod plan;
 mod reproduce;
 mod sim;
 mod snapshot;
+mod source;
 mod top;
 mod trace;
 mod user_plane;
@@ -118,6 +119,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
+        Verb::Source { verb, instance, json } => done(source::run(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
         Verb::Top { instance, interval } => done(top::run(instance, interval)),
         Verb::Apply { file, instance, break_connections, expect, json } => {

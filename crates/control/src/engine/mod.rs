@@ -37,6 +37,7 @@ mod shared;
 mod shares;
 mod slots;
 mod snapshot;
+mod sources;
 mod status;
 mod step;
 mod switch;
@@ -66,9 +67,10 @@ pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
+pub use sources::{ListSource, ListedSource};
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
-    ReturnedStatus, ServiceStatus, Status, TunnelStatus,
+    ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
 };
 pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
@@ -873,6 +875,7 @@ impl<P: Plane> Engine<P> {
         }
         if timers.calendar.due(CALENDAR_EVERY) {
             self.look_at_calendar();
+            self.look_at_sources();
             if !self.settles() {
                 self.let_leave();
             }

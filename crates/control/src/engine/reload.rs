@@ -15,6 +15,7 @@ use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
+use super::sources::Listed;
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Source, Table};
@@ -529,6 +530,7 @@ impl<P: Plane> Engine<P> {
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
             runtime.forget_addresses(&planned.salts.1, moment);
             runtime.configured = planned.wanted;
+            runtime.lay_over();
             runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
@@ -752,6 +754,7 @@ impl<P: Plane> Engine<P> {
             log,
             salts,
             numbered,
+            sources,
             backends,
         } = saved;
         let number = ServiceId(number);
@@ -795,6 +798,8 @@ impl<P: Plane> Engine<P> {
             what
         });
         runtime.configured = configured;
+        runtime.listed = Listed::restored(sources, now);
+        runtime.lay_over();
         if let Some(salts) = salts {
             runtime.salts = salts;
         }

@@ -83,6 +83,21 @@ impl Instance {
     }
 }
 
+/// What somebody who changes something knows of the instance.
+#[derive(Args, Clone, Copy)]
+pub struct Expected {
+    /// Refuse it if the last change of the instance, by whatever command, has another number (weir history).
+    #[arg(long, value_name = "NUMBER")]
+    pub expect: Option<u64>,
+}
+
+impl Expected {
+    /// The path of a request with that.
+    pub fn of(self, path: &str) -> String {
+        self.expect.map_or_else(|| path.to_owned(), |number| format!("{path}?expect={number}"))
+    }
+}
+
 /// How to look at packets.
 #[derive(Args)]
 pub struct TraceOptions {
@@ -349,6 +364,8 @@ pub enum Verb {
         /// Number of the change whose file is to be in force again (weir history).
         number: Option<u64>,
         #[command(flatten)]
+        expected: Expected,
+        #[command(flatten)]
         instance: Instance,
         /// Follow the file also where that breaks connections, and say how many.
         #[arg(long)]
@@ -413,6 +430,8 @@ pub enum Verb {
     /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
     /// nothing.
     Reload {
+        #[command(flatten)]
+        expected: Expected,
         #[command(flatten)]
         instance: Instance,
         /// Follow the file also where that breaks connections, and say how many.
@@ -522,6 +541,8 @@ pub enum BackendVerb {
         /// Its weight.
         #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Remove a backend. Connections that it still holds are lost; drain it first to keep them.
     Remove {
@@ -531,6 +552,8 @@ pub enum BackendVerb {
         /// The backend.
         #[arg(value_parser = name)]
         name: String,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Drain a backend: it keeps its connections and gets no new one.
     Drain {
@@ -554,6 +577,8 @@ pub enum BackendVerb {
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait",
               default_value = "60s")]
         quiet: Duration,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Let a backend that drains serve again.
     Undrain {
@@ -563,6 +588,8 @@ pub enum BackendVerb {
         /// The backend.
         #[arg(value_parser = name)]
         name: String,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Change a backend's weight.
     Weight {
@@ -575,6 +602,8 @@ pub enum BackendVerb {
         /// Its share of new connections, relative to the others.
         #[arg(value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Say how loaded a backend is, for schedulers with load = "told".
     Load {
@@ -604,6 +633,8 @@ pub struct Listing {
     /// Why, for those who look later.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    #[command(flatten)]
+    pub expected: Expected,
 }
 
 #[derive(Subcommand)]
@@ -619,6 +650,8 @@ pub enum SourceVerb {
         service: String,
         /// The prefix.
         prefix: String,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// List what deny and allow have put there, by whom, why, and for how long still.
     List {

@@ -12,8 +12,8 @@ pub fn run(instance: Instance, verb: SourceVerb, json: bool) -> anyhow::Result<(
     let answer = match verb {
         SourceVerb::Deny(listing) => put(instance, listing, false),
         SourceVerb::Allow(listing) => put(instance, listing, true),
-        SourceVerb::Remove { service, prefix } => {
-            let path = format!("/v1/services/{service}/sources/remove");
+        SourceVerb::Remove { service, prefix, expected } => {
+            let path = expected.of(&format!("/v1/services/{service}/sources/remove"));
             request(instance, "POST", &path, Some(&UnlistSource { prefix }))
         }
         SourceVerb::List { service } => return list(instance, service.as_deref(), json),
@@ -22,11 +22,12 @@ pub fn run(instance: Instance, verb: SourceVerb, json: bool) -> anyhow::Result<(
 }
 
 fn put(instance: Instance, listing: Listing, allow: bool) -> anyhow::Result<Answer> {
-    let Listing { service, prefix, duration, reason } = listing;
+    let Listing { service, prefix, duration, reason, expected } = listing;
     // The arguments were read as a year at most.
     let seconds = duration.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     let body = ListSource { prefix, allow, seconds, reason };
-    request(instance, "PUT", &format!("/v1/services/{service}/sources"), Some(&body))
+    let path = expected.of(&format!("/v1/services/{service}/sources"));
+    request(instance, "PUT", &path, Some(&body))
 }
 
 /// One of them with its service, for programs.

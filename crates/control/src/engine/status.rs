@@ -49,6 +49,9 @@ pub struct Status {
     /// The plane in user space; none if the program in the kernel decides all packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plane: Option<PlaneStatus>,
+    /// When the certificate ends that the API shows by TLS, in seconds since 1970; none if it is not served so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_certificate_ends: Option<i64>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
@@ -622,6 +625,8 @@ impl<P: Plane> Engine<P> {
             uptime_seconds: self.started.elapsed().as_secs(),
             change: self.history.last(),
             resumed: self.resumed,
+            // Who serves the API knows it.
+            api_certificate_ends: None,
             interfaces: self
                 .attached
                 .iter()

@@ -282,3 +282,53 @@ fn a_file_that_cannot_be_replaced_changes_nothing() {
     balancer.launch().unwrap();
     assert!(!left.exists());
 }
+
+/// What a boot takes away is the kernel's memory and the run directory.
+#[test]
+fn history_and_audit_log_outlive_a_boot_in_a_state_directory() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let line = format!("state_dir = \"{}\"\n", state.display());
+    // A history that is there already goes along.
+    let balancer = common::start(&lab, "concury", 2);
+    common::command(&balancer, "backend weight web4 b1 5");
+    let before = history(&balancer);
+    balancer.kill();
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let text = text.replacen("[balancer]\n", &format!("[balancer]\n{line}"), 1);
+    assert!(text.contains(&line), "{text}");
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.launch().unwrap();
+    let entries = |report: &Value| report["entries"].as_array().unwrap().clone();
+    let after = entries(&history(&balancer));
+    assert_eq!(after[..2], entries(&before)[..]);
+    assert_eq!(after.len(), 3, "the file is another: {after:?}");
+    common::command(&balancer, "backend weight web4 b1 7");
+    let last = history(&balancer);
+
+    // The last good configuration is found there, too.
+    balancer.kill();
+    fs::write(balancer.config(), "[balancer").unwrap();
+    balancer.launch().unwrap();
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("the configuration of change 3 goes on"), "{warnings}");
+    fs::write(balancer.config(), &text).unwrap();
+
+    balancer.kill();
+    let unloaded = common::weir(&["unload", "--name", balancer.name()]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    fs::remove_dir_all(balancer.run_dir()).unwrap();
+    fs::create_dir(balancer.run_dir()).unwrap();
+    balancer.launch().unwrap();
+    assert_eq!(entries(&history(&balancer)), entries(&last), "numbers and texts go on");
+    assert_eq!(balancer.command(&["history", "3"]).unwrap(), text);
+    let log = fs::read_to_string(state.join("audit.log")).unwrap();
+    assert!(log.contains("has weight 7"), "{log}");
+    assert!(!balancer.run_dir().join("history.json").exists());
+    let edited = text.replace(&line, "");
+    fs::write(balancer.config(), edited).unwrap();
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(refused.contains("state_dir cannot change while weir runs"), "{refused}");
+}

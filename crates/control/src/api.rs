@@ -855,11 +855,11 @@ fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
 /// If the socket fails.
 pub(crate) async fn serve(
     listener: UnixListener,
-    (socket, run_dir): (PathBuf, PathBuf),
+    (socket, state_dir): (PathBuf, PathBuf),
     engine: Sender,
     (common, events): (Arc<Common>, Arc<Events>),
 ) -> io::Result<()> {
-    let own = run_dir.join(guard::AUDIT);
+    let own = state_dir.join(guard::AUDIT);
     let front = common.front.clone();
     let hub = Arc::new(Hub::new(engine.clone(), events, Arc::clone(&common)));
     let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };

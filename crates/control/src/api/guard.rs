@@ -32,7 +32,7 @@ const BODY: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(60);
 /// Bytes of a body that the audit log repeats.
 const SHORT: usize = 1024;
-/// The log of what has changed something, in the run directory.
+/// The log of what has changed something, in the state directory.
 pub(super) const AUDIT: &str = "audit.log";
 /// The header that no form and no link of another site can send.
 pub(super) const HEADER: &str = "x-weir";
@@ -73,9 +73,9 @@ pub(super) struct Gate {
 }
 
 impl Common {
-    /// Of an instance with this run directory.
-    pub fn new(run_dir: &Path, front: watch::Receiver<Front>) -> Self {
-        let audit = Arc::new(Audit::new(run_dir.join(AUDIT)));
+    /// Of an instance with this state directory.
+    pub fn new(state_dir: &Path, front: watch::Receiver<Front>) -> Self {
+        let audit = Arc::new(Audit::new(state_dir.join(AUDIT)));
         Self {
             front,
             audit,

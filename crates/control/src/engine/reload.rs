@@ -18,7 +18,9 @@ use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::sources::Listed;
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Source, Table};
+use crate::config::{
+    Backend, Balancer, Config, Forward, NatSources, PlaneKind, Service, Source, Table,
+};
 use crate::health::Transition;
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -169,12 +171,15 @@ impl<P: Plane> Engine<P> {
                 "{place}[p4] cannot change while weir runs with plane = \"p4\"; restart it, or put back what was there"
             )));
         }
-        if (&old.name, &old.run_dir, old.mode, old.plane)
-            != (&new.name, &new.run_dir, new.mode, new.plane)
-        {
+        let same = |balancer: &Balancer| {
+            let Balancer { name, run_dir, state_dir, mode, plane, .. } = balancer.clone();
+            (name, run_dir, state_dir, mode, plane)
+        };
+        if same(old) != same(new) {
             let differs = [
                 ("name", old.name != new.name),
                 ("run_dir", old.run_dir != new.run_dir),
+                ("state_dir", old.state_dir != new.state_dir),
                 ("mode", old.mode != new.mode),
                 ("plane", old.plane != new.plane),
             ];

@@ -83,6 +83,21 @@ impl Instance {
     }
 }
 
+/// What somebody who changes something knows of the instance.
+#[derive(Args, Clone, Copy)]
+pub struct Expected {
+    /// Refuse it if the last change of the instance, by whatever command, has another number (weir history).
+    #[arg(long, value_name = "NUMBER")]
+    pub expect: Option<u64>,
+}
+
+impl Expected {
+    /// The path of a request with that.
+    pub fn of(self, path: &str) -> String {
+        self.expect.map_or_else(|| path.to_owned(), |number| format!("{path}?expect={number}"))
+    }
+}
+
 /// How to look at packets.
 #[derive(Args)]
 pub struct TraceOptions {
@@ -305,6 +320,17 @@ pub enum Verb {
         #[arg(long, global = true)]
         json: bool,
     },
+    /// Change the sources that a service takes packets from, over its file's lists (docs/lists.md). It holds at
+    /// once, for open connections, too, outlives restarts and reloads, and ends by itself with --for.
+    Source {
+        #[command(subcommand)]
+        verb: SourceVerb,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long, global = true)]
+        json: bool,
+    },
     /// Tell what a file would change, and how many connections it would touch and break; change
     /// nothing. Ends with 4 if a reload would refuse it.
     Plan {
@@ -337,6 +363,8 @@ pub enum Verb {
     Rollback {
         /// Number of the change whose file is to be in force again (weir history).
         number: Option<u64>,
+        #[command(flatten)]
+        expected: Expected,
         #[command(flatten)]
         instance: Instance,
         /// Follow the file also where that breaks connections, and say how many.
@@ -402,6 +430,8 @@ pub enum Verb {
     /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
     /// nothing.
     Reload {
+        #[command(flatten)]
+        expected: Expected,
         #[command(flatten)]
         instance: Instance,
         /// Follow the file also where that breaks connections, and say how many.
@@ -511,6 +541,8 @@ pub enum BackendVerb {
         /// Its weight.
         #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Remove a backend. Connections that it still holds are lost; drain it first to keep them.
     Remove {
@@ -520,6 +552,8 @@ pub enum BackendVerb {
         /// The backend.
         #[arg(value_parser = name)]
         name: String,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Drain a backend: it keeps its connections and gets no new one.
     Drain {
@@ -543,6 +577,8 @@ pub enum BackendVerb {
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait",
               default_value = "60s")]
         quiet: Duration,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Let a backend that drains serve again.
     Undrain {
@@ -552,6 +588,8 @@ pub enum BackendVerb {
         /// The backend.
         #[arg(value_parser = name)]
         name: String,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Change a backend's weight.
     Weight {
@@ -564,6 +602,8 @@ pub enum BackendVerb {
         /// Its share of new connections, relative to the others.
         #[arg(value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        #[command(flatten)]
+        expected: Expected,
     },
     /// Say how loaded a backend is, for schedulers with load = "told".
     Load {
@@ -576,6 +616,48 @@ pub enum BackendVerb {
         /// Its load, in any unit that is the same for all backends of the service.
         #[arg(value_parser = load, allow_hyphen_values = true)]
         load: f64,
+    },
+}
+
+/// What a prefix is put on a list with.
+#[derive(Args)]
+pub struct Listing {
+    /// The service.
+    #[arg(value_parser = name)]
+    pub service: String,
+    /// The prefix, such as 198.51.100.0/24 or 2001:db8::/32; an address is one host.
+    pub prefix: String,
+    /// For so long, such as 1h, up to 365d; without it, until it is removed.
+    #[arg(long = "for", value_name = "TIME", value_parser = list_time)]
+    pub duration: Option<Duration>,
+    /// Why, for those who look later.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    #[command(flatten)]
+    pub expected: Expected,
+}
+
+#[derive(Subcommand)]
+pub enum SourceVerb {
+    /// Drop all packets from a prefix, those of open connections, too.
+    Deny(Listing),
+    /// Take packets from a prefix that a shorter one denies. It keeps nobody else out.
+    Allow(Listing),
+    /// Remove a prefix that deny or allow has put there; what the file lists stays.
+    Remove {
+        /// The service.
+        #[arg(value_parser = name)]
+        service: String,
+        /// The prefix.
+        prefix: String,
+        #[command(flatten)]
+        expected: Expected,
+    },
+    /// List what deny and allow have put there, by whom, why, and for how long still.
+    List {
+        /// Of this service alone.
+        #[arg(value_parser = name)]
+        service: Option<String>,
     },
 }
 
@@ -779,6 +861,13 @@ fn patience(text: &str) -> Result<Duration, String> {
     (time >= Duration::from_secs(1)).then_some(time).ok_or_else(|| "give 1s or more".into())
 }
 
+/// For how long a prefix is on a list.
+fn list_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 1s to 365d".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -821,9 +910,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 15] = [
+    const TALK: [&str; 16] = [
         "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
-        "history", "trace", "announce", "drain", "undrain", "fleet",
+        "history", "trace", "announce", "drain", "undrain", "fleet", "source",
     ];
 
     /// Every verb with its words, those below other verbs included.

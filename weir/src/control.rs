@@ -1,6 +1,6 @@
 //! The verbs that look at or change a balancer.
 
-use crate::cli::{BackendVerb, Instance};
+use crate::cli::{BackendVerb, Expected, Instance};
 use crate::out;
 use anyhow::Context;
 use comfy_table::presets::NOTHING;
@@ -261,6 +261,7 @@ fn print_service(service: &ServiceStatus) {
             "sources: {} prefixes allow, {} deny; all others are {others}{pending}",
             sources.allow, sources.deny
         ));
+        sources.by_commands.iter().for_each(|one| out::line(crate::source::words(one)));
     }
     service.new_flows.iter().for_each(print_new_flows);
     service.quic.iter().for_each(print_quic);
@@ -515,17 +516,18 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
 fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
-        BackendVerb::Add { service, name, address, port, weight } => {
+        BackendVerb::Add { service, name, address, port, weight, expected } => {
             let body = NewBackend { name, address, port, weight };
-            request(instance, "POST", &at(&service, ""), Some(&body))
+            request(instance, "POST", &expected.of(&at(&service, "")), Some(&body))
         }
-        BackendVerb::Remove { service, name } => {
-            request(instance, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
+        BackendVerb::Remove { service, name, expected } => {
+            let path = expected.of(&at(&service, &format!("/{name}")));
+            request(instance, "DELETE", &path, NO_BODY)
         }
-        BackendVerb::Drain { service, name, undo, wait, deadline, quiet } => {
+        BackendVerb::Drain { service, name, undo, wait, deadline, quiet, expected } => {
             let body = DrainRequest { drain: !undo };
             let again = instance.clone();
-            let path = at(&service, &format!("/{name}/drain"));
+            let path = expected.of(&at(&service, &format!("/{name}/drain")));
             let answer: Answer = request(instance, "PUT", &path, Some(&body))?;
             if !wait {
                 return say(&answer, json);
@@ -537,13 +539,15 @@ fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<(
             let done = drain::wait(&again, &wanted)?;
             Ok(Answer { done, change: answer.change })
         }
-        BackendVerb::Undrain { service, name } => {
+        BackendVerb::Undrain { service, name, expected } => {
             let body = DrainRequest { drain: false };
-            request(instance, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+            let path = expected.of(&at(&service, &format!("/{name}/drain")));
+            request(instance, "PUT", &path, Some(&body))
         }
-        BackendVerb::Weight { service, name, weight } => {
+        BackendVerb::Weight { service, name, weight, expected } => {
             let body = WeightRequest { weight };
-            request(instance, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))
+            let path = expected.of(&at(&service, &format!("/{name}/weight")));
+            request(instance, "PUT", &path, Some(&body))
         }
         BackendVerb::Load { service, name, load } => {
             let body = LoadRequest { load };
@@ -555,9 +559,14 @@ fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<(
 
 mod drain;
 
-pub fn reload(instance: Instance, break_connections: bool, json: bool) -> anyhow::Result<()> {
+pub fn reload(
+    instance: Instance,
+    break_connections: bool,
+    expected: Expected,
+    json: bool,
+) -> anyhow::Result<()> {
     let body = ReloadRequest { break_connections };
-    let answer: Answer = request(instance, "POST", "/v1/reload", Some(&body))?;
+    let answer: Answer = request(instance, "POST", &expected.of("/v1/reload"), Some(&body))?;
     say(&answer, json)
 }
 

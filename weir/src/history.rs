@@ -1,6 +1,6 @@
 //! `weir apply`, `weir rollback` and `weir history`.
 
-use crate::cli::Instance;
+use crate::cli::{Expected, Instance};
 use crate::control::{self, NO_BODY, request, say, table};
 use crate::out;
 use std::path::Path;
@@ -31,10 +31,12 @@ pub fn rollback(
     instance: Instance,
     number: Option<u64>,
     break_connections: bool,
+    expected: Expected,
     json: bool,
 ) -> anyhow::Result<()> {
     let body = RollbackRequest { number, break_connections };
-    let answer: Answer = request(instance, "POST", "/v1/rollback", Some(&body))?;
+    let path = expected.of("/v1/rollback");
+    let answer: Answer = request(instance, "POST", &path, Some(&body))?;
     say(&answer, json)
 }
 

@@ -20,6 +20,7 @@ mod plan;
 mod reproduce;
 mod sim;
 mod snapshot;
+mod source;
 mod top;
 mod trace;
 mod user_plane;
@@ -118,21 +119,22 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
+        Verb::Source { verb, instance, json } => done(source::run(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
         Verb::Top { instance, interval } => done(top::run(instance, interval)),
         Verb::Apply { file, instance, break_connections, expect, json } => {
             done(history::apply(instance, &file, break_connections, expect, json))
         }
-        Verb::Rollback { number, instance, break_connections, json } => {
-            done(history::rollback(instance, number, break_connections, json))
+        Verb::Rollback { number, expected, instance, break_connections, json } => {
+            done(history::rollback(instance, number, break_connections, expected, json))
         }
         Verb::History { number, instance, json } => done(history::show(instance, number, json)),
         Verb::Fleet { verb, instance, json } => done(fleet::run(instance, verb, json)),
         Verb::Announce { verb, instance, json } => announce::run(instance, verb, json),
         Verb::Drain { instance, json, .. } => done(announce::drain(instance, true, json)),
         Verb::Undrain { instance, json, .. } => done(announce::drain(instance, false, json)),
-        Verb::Reload { instance, break_connections, json } => {
-            done(control::reload(instance, break_connections, json))
+        Verb::Reload { expected, instance, break_connections, json } => {
+            done(control::reload(instance, break_connections, expected, json))
         }
     }
 }

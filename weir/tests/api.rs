@@ -364,6 +364,43 @@ for method, path, headers, body in given["requests"]:
 }
 
 #[test]
+fn a_certificate_that_ends_soon_is_warned_of_until_it_is_renewed() {
+    const METRICS: &str = "127.0.0.1:9479";
+    let _alone = common::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ours = Authority::new();
+    let ca = ours.write(folder, "ca.pem");
+    let days = |count: u64| Duration::from_secs(count * 86_400 + 43_200);
+    let (certificate, key) = ours.certify_for(folder, "server", "balancer", days(5));
+    let lab = common::lab(2);
+    let lines = format!(
+        "metrics = \"{METRICS}\"\n[api]\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n\
+         client_ca = \"{ca}\"\n"
+    );
+    let balancer = start_with(&lab, &lines);
+    let warnings = || balancer.status().unwrap()["warnings"].to_string();
+    let words = "the certificate of the API by TLS ends in 5 days: renew ";
+    eventually("the status warns", || warnings().contains(words));
+    eventually("the log warns", || fs::read_to_string(balancer.log()).unwrap().contains(words));
+    let told = || balancer.status().unwrap()["api_certificate_ends"].as_u64();
+    let soon = told().expect("it is served by TLS");
+    let scraped = || {
+        let asked = request("GET", "/metrics", &[], "");
+        let (_, text) = exchange(connect(lab.balancer(), METRICS).unwrap(), &asked);
+        let name = "weir_api_certificate_ends_timestamp_seconds ";
+        let value = text.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+        value.and_then(|value| value.parse::<f64>().ok()).map(|value| value as u64)
+    };
+    eventually("it is a metric", || scraped() == Some(soon));
+
+    ours.certify_for(folder, "server", "balancer", days(100));
+    common::command(&balancer, "reload");
+    eventually("nothing is warned of any more", || !warnings().contains("certificate"));
+    assert!(told().is_some_and(|ends| ends > soon), "{:?}", told());
+}
+
+#[test]
 fn certificates_have_the_roles_that_the_file_gives_them() {
     let _alone = common::alone();
     let folder = tempfile::tempdir().unwrap();

@@ -66,13 +66,31 @@ fn files_are_applied_whole_and_gone_back_to() {
     let (bad, odd) = (folder.path().join("bad.toml"), folder.path().join("odd.toml"));
     fs::write(&bad, &breaking).unwrap();
     fs::write(&odd, "[balancer]\nname = 7\n").unwrap();
-    for (arguments, code, words) in [
+    let expects: Vec<Vec<&str>> = [
+        "reload",
+        "rollback",
+        "rollback 1",
+        "backend add web4 late 10.77.2.99",
+        "backend remove web4 b1",
+        "backend drain web4 b1",
+        "backend undrain web4 b1",
+        "backend weight web4 b1 5",
+        "source deny web4 192.0.2.0/24",
+        "source allow web4 192.0.2.0/24",
+        "source remove web4 192.0.2.0/24",
+    ]
+    .iter()
+    .map(|line| line.split(' ').chain(["--expect", "1"]).collect())
+    .collect();
+    let expects =
+        expects.into_iter().map(|line| (line, 4, "the last change has the number 2, not 1"));
+    for (arguments, code, words) in expects.chain([
         (vec!["apply", path, "--expect", "1"], 4, "has the number 2, not 1"),
         (vec!["apply", bad.to_str().unwrap()], 4, "connections break"),
         (vec!["apply", odd.to_str().unwrap()], 1, "odd.toml:2: "),
         (vec!["apply", "/nowhere.toml"], 1, "cannot read /nowhere.toml"),
         (vec!["rollback", "77"], 3, "no change 77 is remembered; there are 1, 2"),
-    ] {
+    ]) {
         let output = common::weir(&[&arguments[..], &["--socket", &socket]].concat());
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
@@ -86,14 +104,14 @@ fn files_are_applied_whole_and_gone_back_to() {
     assert!(beside.is_empty(), "{beside:?}");
 
     // Commands are remembered, and are drift.
-    common::command(&balancer, "backend weight web4 b1 5");
+    common::command(&balancer, "backend weight web4 b1 5 --expect 2");
     let report = history(&balancer);
     assert_eq!(report["entries"][2]["done"], "backend b1 of web4 has weight 5");
     let drift = report["drift"].as_str().unwrap();
     assert!(drift.contains("commands have changed it") && drift.contains("web4"), "{drift}");
 
     // Back, to before, and with it what the command has changed; and there again.
-    let said = common::command(&balancer, "rollback");
+    let said = common::command(&balancer, "rollback --expect 3");
     assert!(said.contains("back to change 1") && said.contains("it is change 4"), "{said}");
     assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
     let report = history(&balancer);
@@ -120,7 +138,8 @@ fn files_are_applied_whole_and_gone_back_to() {
     assert!(report["drift"].is_null(), "{report}");
 
     // What changes nothing is no change.
-    common::command(&balancer, "reload");
+    let last = last["number"].as_u64().unwrap();
+    common::command(&balancer, &format!("reload --expect {last}"));
     common::command(&balancer, &format!("apply {}", other.display()));
     assert_eq!(history(&balancer)["entries"], report["entries"]);
 
@@ -262,4 +281,54 @@ fn a_file_that_cannot_be_replaced_changes_nothing() {
     balancer.kill();
     balancer.launch().unwrap();
     assert!(!left.exists());
+}
+
+/// What a boot takes away is the kernel's memory and the run directory.
+#[test]
+fn history_and_audit_log_outlive_a_boot_in_a_state_directory() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let line = format!("state_dir = \"{}\"\n", state.display());
+    // A history that is there already goes along.
+    let balancer = common::start(&lab, "concury", 2);
+    common::command(&balancer, "backend weight web4 b1 5");
+    let before = history(&balancer);
+    balancer.kill();
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let text = text.replacen("[balancer]\n", &format!("[balancer]\n{line}"), 1);
+    assert!(text.contains(&line), "{text}");
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.launch().unwrap();
+    let entries = |report: &Value| report["entries"].as_array().unwrap().clone();
+    let after = entries(&history(&balancer));
+    assert_eq!(after[..2], entries(&before)[..]);
+    assert_eq!(after.len(), 3, "the file is another: {after:?}");
+    common::command(&balancer, "backend weight web4 b1 7");
+    let last = history(&balancer);
+
+    // The last good configuration is found there, too.
+    balancer.kill();
+    fs::write(balancer.config(), "[balancer").unwrap();
+    balancer.launch().unwrap();
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("the configuration of change 3 goes on"), "{warnings}");
+    fs::write(balancer.config(), &text).unwrap();
+
+    balancer.kill();
+    let unloaded = common::weir(&["unload", "--name", balancer.name()]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    fs::remove_dir_all(balancer.run_dir()).unwrap();
+    fs::create_dir(balancer.run_dir()).unwrap();
+    balancer.launch().unwrap();
+    assert_eq!(entries(&history(&balancer)), entries(&last), "numbers and texts go on");
+    assert_eq!(balancer.command(&["history", "3"]).unwrap(), text);
+    let log = fs::read_to_string(state.join("audit.log")).unwrap();
+    assert!(log.contains("has weight 7"), "{log}");
+    assert!(!balancer.run_dir().join("history.json").exists());
+    let edited = text.replace(&line, "");
+    fs::write(balancer.config(), edited).unwrap();
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(refused.contains("state_dir cannot change while weir runs"), "{refused}");
 }

@@ -182,6 +182,68 @@ fn lists_hold_for_connections_too_and_outlive_the_process() {
     assert_taken(&lab, &balancer, [true, true], "started without lists");
 }
 
+#[test]
+fn what_commands_list_holds_at_once_outlives_a_kill_and_ends_by_itself() {
+    let _alone = common::alone();
+    let (lab, balancer) = lab();
+    let mut held = connect(&lab, 1, WEB4, PATIENCE).unwrap();
+    request(&mut held);
+    assert!(answers(&mut held, PATIENCE));
+    let said =
+        common::command(&balancer, "source deny web4 10.77.101.0/24 --for 1h --reason scanner");
+    assert!(said.contains("10.77.101.0/24 is denied by web4 for 1h: scanner"), "{said}");
+    common::command(&balancer, "source deny web6 fd77::65:0/112");
+    assert_taken(&lab, &balancer, [true, false], "denied by commands");
+    request(&mut held);
+    assert!(!answers(&mut held, WHILE), "its connection goes on");
+    let shown = common::command(&balancer, "status");
+    assert!(shown.contains("10.77.101.0/24 dropped (a command of root, for "), "{shown}");
+
+    balancer.kill();
+    balancer.launch().unwrap();
+    assert_taken(&lab, &balancer, [true, false], "after SIGKILL");
+    reload(&balancer, "");
+    assert_taken(&lab, &balancer, [true, false], "after a reload");
+    let why = explained(&balancer, 1, WEB4)["source"].to_string();
+    assert!(why.contains("denied by 10.77.101.0/24 (a command of root"), "{why}");
+    let listed = common::command(&balancer, "source list --json");
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+    assert_eq!((&listed[0]["service"], &listed[0]["reason"]), (&"web4".into(), &"scanner".into()));
+    assert!(listed[0]["seconds_left"].as_u64().is_some_and(|left| left <= 3600), "{listed}");
+    assert!(listed[1]["seconds_left"].is_null(), "{listed}");
+
+    for (line, words) in [
+        ("source deny web4 10.77.101.1/24", "write 10.77.101.0/24"),
+        ("source allow web9 10.77.101.0/24", "there is no service web9"),
+        ("source remove web4 10.77.1.0/24", "no command has put 10.77.1.0/24"),
+        ("source list web9", "there is no service web9"),
+    ] {
+        let refused = common::try_command(&balancer, line).unwrap_err();
+        assert!(refused.contains(words), "{line}: {refused}");
+    }
+    let audited = common::audited(&balancer);
+    let line = audited.iter().find(|line| line["path"] == "/v1/services/web4/sources");
+    let body = line.expect("it is in the audit log")["body"].to_string();
+    assert!(body.contains("10.77.101.0/24") && body.contains("scanner"), "{body}");
+    let history = common::command(&balancer, "history");
+    assert!(history.contains("10.77.101.0/24 is denied by web4"), "{history}");
+
+    // An exception of one host; then both are taken back, one by a command and one by the clock.
+    common::command(&balancer, "source allow web4 10.77.101.1");
+    connect(&lab, 1, WEB4, PATIENCE).unwrap();
+    common::command(&balancer, "source remove web4 10.77.101.1");
+    connect(&lab, 1, WEB4, WHILE).expect_err("it is denied again");
+    common::command(&balancer, "source deny web4 10.77.101.0/24 --for 1s");
+    common::command(&balancer, "source remove web6 fd77::65:0/112");
+    assert_taken(&lab, &balancer, [true, true], "nothing is listed any more");
+    assert!(answers(&mut held, PATIENCE), "its connection is gone");
+    common::eventually("the status forgets it, too", || {
+        let status = balancer.status().unwrap();
+        status["services"].as_array().unwrap().iter().all(|one| one["sources"].is_null())
+    });
+}
+
 /// Prefixes that no client has, as a file has them.
 fn strangers(count: u32) -> String {
     let mut text = String::from("# of nobody here\n\n");

@@ -32,7 +32,7 @@ pub use watch::{EventList, Rate, Rates};
 use crate::config::{Backend, Role, Source};
 use crate::engine::{
     Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
-    Kind, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
+    Kind, ListSource, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
 use crate::owners::as_member;
 use crate::snapshot::Snapshot;
@@ -125,6 +125,14 @@ pub struct LoadRequest {
     /// How loaded the backend is: a number of 0 or more, in any unit that is the same for all backends
     /// of the service.
     pub load: f64,
+}
+
+/// A prefix that is to be taken back from a service's lists.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnlistSource {
+    /// The prefix, as it was given.
+    pub prefix: String,
 }
 
 /// Body of a reload request; without one, the defaults.
@@ -484,6 +492,24 @@ async fn load(
     Ok(Json(Answer { done, change: None }))
 }
 
+async fn list(
+    State(engine): State<Sender>,
+    from: Asker,
+    Path(service): Path<String>,
+    Input(wanted): Input<ListSource>,
+) -> Reply<Answer> {
+    change(&engine, from, |reply| Command::List(service, wanted, reply)).await
+}
+
+async fn unlist(
+    State(engine): State<Sender>,
+    from: Asker,
+    Path(service): Path<String>,
+    Input(UnlistSource { prefix }): Input<UnlistSource>,
+) -> Reply<Answer> {
+    change(&engine, from, |reply| Command::Unlist(service, prefix, reply)).await
+}
+
 async fn plan(
     State(engine): State<Sender>,
     Extension(caller): Extension<Caller>,
@@ -752,6 +778,12 @@ fn routes() -> Vec<Route> {
         Route::new("put", "/v1/services/{service}/backends/{backend}/load", put(load), "Says how loaded a backend is, \
             for schedulers that are told")
             .call("TellLoad").changes(Operate).often().takes::<LoadRequest>().gives::<Answer>(),
+        Route::new("put", "/v1/services/{service}/sources", put(list), "Puts a prefix on a service's lists of sources, \
+            over what the file has there, for a time or until it is taken back")
+            .call("ListSource").changes(Operate).asks::<Expected>().takes::<ListSource>().gives::<Answer>(),
+        Route::new("post", "/v1/services/{service}/sources/remove", post(unlist), "Takes back a prefix that a request \
+            has put on a service's lists of sources")
+            .call("UnlistSource").changes(Operate).asks::<Expected>().takes::<UnlistSource>().gives::<Answer>(),
         Route::new("get", "/v1/announce", get(announced), "Which routes are announced, and why others are not")
             .call("GetAnnouncements").gives::<Report>(),
         Route::new("put", "/v1/announce/drain", put(drain_self), "Withdraws this balancer from routers, or takes \
@@ -823,11 +855,11 @@ fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
 /// If the socket fails.
 pub(crate) async fn serve(
     listener: UnixListener,
-    (socket, run_dir): (PathBuf, PathBuf),
+    (socket, state_dir): (PathBuf, PathBuf),
     engine: Sender,
     (common, events): (Arc<Common>, Arc<Events>),
 ) -> io::Result<()> {
-    let own = run_dir.join(guard::AUDIT);
+    let own = state_dir.join(guard::AUDIT);
     let front = common.front.clone();
     let hub = Arc::new(Hub::new(engine.clone(), events, Arc::clone(&common)));
     let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };

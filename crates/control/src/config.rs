@@ -138,6 +138,10 @@ pub struct Balancer {
     pub plane: PlaneKind,
     /// Directory of the control socket and of the state that survives a restart.
     pub run_dir: PathBuf,
+    /// Directory of the history and of the audit log, which outlive the machine there; see
+    /// [`state_dir`](Self::state_dir).
+    #[serde(default)]
+    pub state_dir: Option<PathBuf>,
     /// Where an XDP program is pinned that sees what is none of weir's; none: the kernel gets that.
     #[serde(default)]
     pub next_program: Option<PathBuf>,
@@ -181,6 +185,14 @@ impl Balancer {
     /// The control socket, `<run_dir>/weir.sock`.
     pub fn socket_path(&self) -> PathBuf {
         self.run_dir.join(SOCKET)
+    }
+
+    /// Where the history and the audit log are: as the file says, else as whoever starts weir does (`WEIR_STATE_DIR`,
+    /// which its unit sets), else in the run directory.
+    pub fn state_dir(&self) -> PathBuf {
+        let given = || std::env::var_os("WEIR_STATE_DIR").map(PathBuf::from);
+        let given = self.state_dir.clone().or_else(|| given().filter(|dir| dir.is_absolute()));
+        given.unwrap_or_else(|| self.run_dir.clone())
     }
 
     /// Where tunnels begin.

@@ -1,7 +1,7 @@
 //! What has been changed, when, by whom, and what that did to connections; with the files, so that each of
 //! them can be gone back to.
 //!
-//! A list in `history.json` of the run directory, and for each change of the file its text in
+//! A list in `history.json` of the state directory (the run directory, if there is no other), and for each change of the file its text in
 //! `history/<number>.toml`. Both are bounded, the oldest go first. The list is replaced as a whole after a
 //! text was written, so that it names none that is not there.
 
@@ -86,8 +86,52 @@ struct List {
 /// All that is remembered, and where.
 #[derive(Debug)]
 pub struct History {
-    run_dir: PathBuf,
+    dir: PathBuf,
     list: List,
+}
+
+/// The file of a run directory that says where its history is, if it is elsewhere.
+const ELSEWHERE: &str = "state_dir";
+
+/// Where the history of an instance with this run directory is.
+pub fn dir_of(run_dir: &Path) -> PathBuf {
+    let said = fs::read_to_string(run_dir.join(ELSEWHERE)).unwrap_or_default();
+    let said = Path::new(said.trim_end_matches('\n'));
+    if said.is_absolute() { said.to_owned() } else { run_dir.to_owned() }
+}
+
+/// Notes in the run directory where the history is, for a start whose file does not tell.
+///
+/// # Errors
+/// [`StoreError`] if it cannot be written.
+pub fn note(run_dir: &Path, dir: &Path) -> Result<(), StoreError> {
+    let path = run_dir.join(ELSEWHERE);
+    if dir_of(run_dir) == dir {
+        return Ok(());
+    }
+    if run_dir != dir {
+        return write_whole(&path, format!("{}\n", dir.display()).as_bytes());
+    }
+    fs::remove_file(&path).map_err(|source| StoreError::Io { doing: "remove", path, source })
+}
+
+/// Takes a history along from where it was, if there is none yet: numbers of changes go on.
+///
+/// # Errors
+/// [`StoreError`] if it cannot be read or written; what was stays where it was in any case.
+pub fn take_along(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let (before, after) = (History::named(from), History::named(to));
+    if after.path().exists() || !before.path().exists() {
+        return Ok(());
+    }
+    let list: Option<List> = Document::load(before.path())?;
+    private(&after.folder())?;
+    for (number, path) in before.texts() {
+        let failed = |source| StoreError::Io { doing: "read", path: path.clone(), source };
+        write_whole(&after.text_path(number), &fs::read(&path).map_err(failed)?)?;
+    }
+    // Last: it names none that is not there.
+    Document::save(after.path(), &list.unwrap_or_default()).map(drop)
 }
 
 /// The digest of a file's text.
@@ -96,10 +140,15 @@ pub fn digest(text: &str) -> String {
 }
 
 impl History {
-    /// What is remembered in a run directory. What cannot be read is moved away: it is of no use for
+    /// One of which nothing was read.
+    fn named(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), list: List::default() }
+    }
+
+    /// What is remembered in a directory. What cannot be read is moved away: it is of no use for
     /// forwarding, and must not be in its way.
-    pub fn open(run_dir: &Path) -> Self {
-        let mut history = Self { run_dir: run_dir.to_owned(), list: List::default() };
+    pub fn open(dir: &Path) -> Self {
+        let mut history = Self::named(dir);
         match Document::load::<List>(history.path()) {
             Ok(list) => history.list = list.unwrap_or_default(),
             Err(error) => {
@@ -116,11 +165,11 @@ impl History {
     }
 
     fn path(&self) -> PathBuf {
-        self.run_dir.join("history.json")
+        self.dir.join("history.json")
     }
 
     fn folder(&self) -> PathBuf {
-        self.run_dir.join("history")
+        self.dir.join("history")
     }
 
     /// Texts of changes that there are, whether or not anything is known of these, by number.
@@ -413,5 +462,28 @@ mod tests {
         fs::write(folder.path().join("history"), "no folder").unwrap();
         assert!(history.add(entry("apply"), Some("text")).is_err());
         assert!(!history.current().unwrap().kept);
+    }
+
+    #[test]
+    fn it_is_taken_along_once_and_found_again() {
+        let (run, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (run, state) = (run.path(), state.path().join("weir"));
+        fs::create_dir(&state).unwrap();
+        assert_eq!(dir_of(run), run);
+        let mut history = History::open(run);
+        history.add(entry("start"), Some("one")).unwrap();
+        history.add(entry("command"), None).unwrap();
+        take_along(run, &state).unwrap();
+        note(run, &state).unwrap();
+        assert_eq!(dir_of(run), state);
+        let mut history = History::open(&dir_of(run));
+        assert_eq!((history.last(), history.text(1).as_deref()), (2, Ok("one")));
+        history.add(entry("apply"), Some("two")).unwrap();
+        // What is there is not written over, and the former place can be gone back to.
+        take_along(run, &state).unwrap();
+        assert_eq!(History::open(&state).last(), 3);
+        note(run, run).unwrap();
+        note(run, run).unwrap();
+        assert_eq!((dir_of(run).as_path(), History::open(run).last()), (run, 2));
     }
 }

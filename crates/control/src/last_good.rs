@@ -8,7 +8,7 @@
 
 use crate::config::{Config, ConfigError, PlaneKind};
 use crate::engine::{EngineError, loaded, pin_directory};
-use crate::history::History;
+use crate::history::{History, dir_of};
 use crate::store::RunLock;
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -70,7 +70,7 @@ fn find_in(run_dir: &Path, path: &Path, plane: Option<PlaneKind>) -> Option<(Con
     }
     // An instance that runs has its history in its own hands.
     let _lock = RunLock::acquire(run_dir).ok()?;
-    let history = History::open(run_dir);
+    let history = History::open(&dir_of(run_dir));
     if history.file() != Some(&*of_file(path)) {
         return None;
     }

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod api;
+mod certificates;
 pub mod config;
 mod discovery;
 pub mod doctor;

@@ -144,6 +144,13 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Sentences under the warnings of weir status",
         status.warnings.len() as f64,
     )?;
+    if let Some(ends) = status.api_certificate_ends {
+        out.gauge(
+            "api_certificate_ends_timestamp_seconds",
+            "When the certificate ends that the API shows by TLS, in seconds since 1970",
+            ends as f64,
+        )?;
+    }
     let verdicts = status.outcomes.iter().flat_map(|one| {
         let labels = |verdict| vec![("reason", &*one.reason), ("verdict", verdict)];
         [(labels("passed"), one.passed), (labels("dropped"), one.dropped)]

@@ -150,7 +150,7 @@ pub async fn run(
     result.and(ended)
 }
 
-/// Who announces, who talks to the fleet, what checks say, where socket and run directory are, and the tables for
+/// Who announces, who talks to the fleet, what checks say, where socket and state directory are, and the tables for
 /// others.
 type Opened =
     (JoinHandle<()>, Option<JoinHandle<()>>, Transitions, ((PathBuf, PathBuf), Arc<Shelf>));

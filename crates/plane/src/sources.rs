@@ -9,6 +9,7 @@
 //! (`bpf/sources.h`).
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -198,6 +199,17 @@ impl Sources {
         }
         let denies_others = rules.iter().any(|(_, allows)| *allows);
         Ok(Self { rules, denies_others })
+    }
+
+    /// The same with others over them, each prefix once, with whether it allows: what is said of one here counts.
+    /// An address that no prefix has is taken or denied as before, so one that allows is an exception and no more.
+    #[must_use]
+    pub fn with(&self, over: &[(Prefix, bool)]) -> Self {
+        let said: HashSet<Prefix> = over.iter().map(|(prefix, _)| *prefix).collect();
+        let stays = self.rules.iter().filter(|(prefix, _)| !said.contains(prefix));
+        let mut rules: Vec<_> = stays.chain(over).copied().collect();
+        rules.sort_by(|(a, _), (b, _)| a.order(b));
+        Self { rules, denies_others: self.denies_others }
     }
 
     /// How many prefixes allow, and how many deny.
@@ -539,6 +551,24 @@ mod tests {
         assert_eq!(Sources::new(both), Err(prefix("10.0.0.0/8")));
         let twice = Sources::new([(prefix("10.0.0.0/8"), true), (prefix("10.0.0.0/8"), true)]);
         assert_eq!(twice.map(|sources| sources.counts()), Ok((1, 0)));
+    }
+
+    #[test]
+    fn what_is_laid_over_decides_and_leaves_others_as_they_are() {
+        let deny = sources(&[], &["10.0.0.0/8", "10.9.0.0/16"]);
+        let over = deny.with(&[
+            (prefix("10.1.0.0/16"), true),
+            (prefix("192.0.2.0/24"), false),
+            (prefix("10.9.0.0/16"), true),
+        ]);
+        assert_eq!(over.counts(), (2, 2));
+        assert!(allows(&over, "10.1.2.3") && allows(&over, "10.9.0.1"));
+        assert!(!allows(&over, "10.2.0.0") && !allows(&over, "192.0.2.7"));
+        assert!(allows(&over, "198.51.100.1"), "an exception keeps nobody else out");
+        // And where others are denied they stay so, even if nothing allows any more.
+        let allow = sources(&["10.0.0.0/8"], &[]).with(&[(prefix("10.0.0.0/8"), false)]);
+        assert!(!allows(&allow, "10.0.0.1") && !allows(&allow, "192.0.2.1"));
+        assert_eq!(deny.with(&[]), deny);
     }
 
     /// Sets of prefixes of every size, dense and sparse, beside a look at all of them.

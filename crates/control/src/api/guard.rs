@@ -6,6 +6,7 @@ use super::audit::{Audit, Record};
 use super::openapi::BODY as USUAL_BODY;
 use super::server::Working;
 use super::{Failure, Refusal};
+use crate::certificates::warning;
 use crate::config::Role;
 use crate::engine::{Front, Kind, Status};
 use axum::Json;
@@ -31,7 +32,7 @@ const BODY: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(60);
 /// Bytes of a body that the audit log repeats.
 const SHORT: usize = 1024;
-/// The log of what has changed something, in the run directory.
+/// The log of what has changed something, in the state directory.
 pub(super) const AUDIT: &str = "audit.log";
 /// The header that no form and no link of another site can send.
 pub(super) const HEADER: &str = "x-weir";
@@ -46,6 +47,8 @@ pub(crate) struct Common {
     pub(super) unshared: Mutex<Option<String>>,
     /// Why the API, or the page, is not where the file says.
     unserved: Mutex<BTreeMap<&'static str, String>>,
+    /// When the certificate ends that is shown by TLS.
+    own_ends: Mutex<Option<i64>>,
 }
 
 /// What a kind of request asks for.
@@ -70,10 +73,16 @@ pub(super) struct Gate {
 }
 
 impl Common {
-    /// Of an instance with this run directory.
-    pub fn new(run_dir: &Path, front: watch::Receiver<Front>) -> Self {
-        let audit = Arc::new(Audit::new(run_dir.join(AUDIT)));
-        Self { front, audit, unshared: Mutex::default(), unserved: Mutex::default() }
+    /// Of an instance with this state directory.
+    pub fn new(state_dir: &Path, front: watch::Receiver<Front>) -> Self {
+        let audit = Arc::new(Audit::new(state_dir.join(AUDIT)));
+        Self {
+            front,
+            audit,
+            unshared: Mutex::default(),
+            unserved: Mutex::default(),
+            own_ends: Mutex::default(),
+        }
     }
 
     /// Why something is not served, or that it is.
@@ -85,8 +94,28 @@ impl Common {
         }
     }
 
+    /// When the certificate ends that is shown by TLS, if one is.
+    pub(super) fn own_ends_at(&self, ends: Option<i64>) {
+        *self.own_ends.lock().unwrap_or_else(PoisonError::into_inner) = ends;
+    }
+
+    /// What there is to say of that certificate.
+    pub(super) fn ending(&self) -> Option<String> {
+        let ends = *self.own_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = warning("the certificate of the API by TLS", ends?)?;
+        Some(format!("{said}: renew {}, and weir reload", self.certificate()))
+    }
+
+    /// The file of it.
+    fn certificate(&self) -> String {
+        let front = self.front.borrow();
+        let file = front.api.tls.as_ref().map(|tls| tls.certificate.display().to_string());
+        file.unwrap_or_else(|| "it".into())
+    }
+
     /// The status with what an operator should know of the API itself.
     pub async fn complete(self: Arc<Self>, mut status: Status) -> Status {
+        status.api_certificate_ends = *self.own_ends.lock().unwrap_or_else(PoisonError::into_inner);
         // It may have to open a file.
         let more = tokio::task::spawn_blocking(move || self.warnings()).await;
         status.warnings.extend(more.unwrap_or_default());
@@ -97,7 +126,8 @@ impl Common {
         let unshared = self.unshared.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
         let unserved: Vec<String> = unserved.values().cloned().collect();
-        unshared.into_iter().chain(unserved).chain(self.audit.trouble()).collect()
+        let more = unserved.into_iter().chain(self.ending()).chain(self.audit.trouble());
+        unshared.into_iter().chain(more).collect()
     }
 
     /// What somebody may do now.

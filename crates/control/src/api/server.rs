@@ -52,6 +52,8 @@ const STREAMS: u32 = 16;
 const STALLED: u32 = 30_000;
 /// For what is under way when a listener ends, as its certificates are others.
 const GOODBYE: Duration = Duration::from_secs(10);
+/// How often the log says that the certificate ends soon.
+const DAY: Duration = Duration::from_secs(86_400);
 /// How long an address that cannot be listened at is left alone.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -405,11 +407,17 @@ pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router, common
 /// Serves by TLS, until it is dropped.
 pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<Common>) {
     common.say_of(BY_TLS, None);
+    common.own_ends_at(None);
     let Some(wanted) = wanted else { return std::future::pending().await };
     let mut warned = false;
     let acceptor = loop {
-        match Papers::read(&wanted).and_then(|papers| acceptor(&wanted, papers)) {
-            Ok(acceptor) => break acceptor,
+        let papers = Papers::read(&wanted);
+        let ends = papers.as_ref().ok().and_then(Papers::ends);
+        match papers.and_then(|papers| acceptor(&wanted, papers)) {
+            Ok(acceptor) => {
+                common.own_ends_at(ends);
+                break acceptor;
+            }
             Err(error) => {
                 if !warned {
                     warn!("the API is not served by TLS, and it is tried again: {error}");
@@ -422,8 +430,17 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<C
     };
     let listener = listen(wanted.listen, BY_TLS, &common).await;
     let mut crowd = Crowd::default();
+    let mut daily = tokio::time::interval(DAY);
     loop {
-        let (stream, from) = accept(&listener).await;
+        let (stream, from) = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            _ = daily.tick() => {
+                if let Some(said) = common.ending() {
+                    warn!("{said}");
+                }
+                continue;
+            }
+        };
         let (router, acceptor) = (router.clone(), acceptor.clone());
         crowd.take(move |seat| async move {
             let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
@@ -465,6 +482,11 @@ pub(super) struct Papers {
 }
 
 impl Papers {
+    /// When the own certificate ends, in seconds since 1970.
+    fn ends(&self) -> Option<i64> {
+        self.own.first().and_then(|own| crate::certificates::ends(own))
+    }
+
     /// # Errors
     /// What is wrong with which file.
     pub fn read(wanted: &ApiTls) -> Result<Self, String> {

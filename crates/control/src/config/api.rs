@@ -61,7 +61,7 @@ pub struct Api {
     pub tls: Option<ApiTls>,
     /// Group of the socket, whose members may connect; none: its owner alone.
     pub socket_group: Option<String>,
-    /// The audit log; none: `audit.log` of the run directory.
+    /// The audit log; none: `audit.log` of the state directory.
     pub audit: Option<PathBuf>,
     /// Who may do what, beside root at the socket, who may do all.
     pub clients: Vec<Client>,

@@ -43,6 +43,17 @@ impl Lists {
         Self { told, made: Some(Arc::new(Made { sources, table })) }
     }
 
+    /// The same with others over them, each prefix once, with whether it allows ([`Sources::with`]); over no lists
+    /// at all, those others. `None` if the prefixes below were not read from the files that list them.
+    pub(crate) fn with(below: Option<&Self>, over: &[(Prefix, bool)]) -> Option<Self> {
+        let none = Sources::default();
+        let sources = match below {
+            Some(lists) => &lists.made.as_ref()?.sources,
+            None => &none,
+        };
+        Some(Self::new(sources.with(over)))
+    }
+
     /// How many prefixes allow, and how many deny.
     pub fn counts(&self) -> (usize, usize) {
         (self.told.allow, self.told.deny)
@@ -59,7 +70,7 @@ impl Lists {
     }
 
     /// Of `limits.list_prefixes`, how many it takes: its prefixes, or more if it takes the memory of more.
-    pub(super) fn takes(&self) -> usize {
+    pub(crate) fn takes(&self) -> usize {
         let bytes = self.table().map_or(0, SourceTable::bytes);
         (self.told.allow + self.told.deny).max(bytes.div_ceil(BYTES_PER_PREFIX))
     }

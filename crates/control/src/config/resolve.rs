@@ -55,6 +55,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             nat: balancer.nat,
+            state_dir: balancer.state_dir,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         dpdk: file.dpdk,

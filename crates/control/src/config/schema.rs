@@ -94,6 +94,7 @@ fn balancer(object: &mut Value) {
     add(object, "name", json!({ "pattern": "^[a-z0-9-]{1,32}$" }));
     add(object, "interfaces", json!({ "minItems": 1, "uniqueItems": true }));
     add(object, "run_dir", json!({ "pattern": "^/" }));
+    add(object, "state_dir", json!({ "pattern": "^/" }));
     add(object, "next_program", json!({ "pattern": "^/" }));
     words(object, "mode", &["auto", "native", "generic"]);
     words(object, "plane", &PlaneKind::ALL.map(|(name, _)| name));

@@ -62,6 +62,7 @@ pub(super) struct Balancer {
     pub mode: Option<XdpMode>,
     pub plane: Option<PlaneKind>,
     pub run_dir: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
     pub next_program: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
@@ -252,6 +253,19 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
                 "run_dir",
                 format!("{:?} is not an absolute path", dir.get_ref()),
                 "give one such as /run/weir",
+            );
+            None
+        }),
+        state_dir: raw.state_dir.and_then(|dir| {
+            let path = Path::new(dir.get_ref());
+            if path.is_absolute() {
+                return Some(path.to_owned());
+            }
+            scope.problem(
+                dir.span(),
+                "state_dir",
+                format!("{:?} is not an absolute path", dir.get_ref()),
+                "give one such as /var/lib/weir",
             );
             None
         }),

@@ -39,6 +39,7 @@ pub(super) struct Balancer {
     pub mode: Field<String>,
     pub plane: Field<String>,
     pub run_dir: Field<String>,
+    pub state_dir: Field<String>,
     pub next_program: Field<String>,
     pub look_every: Field<String>,
     pub icmp_per_second: Field<i64>,

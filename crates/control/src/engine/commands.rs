@@ -6,8 +6,8 @@ use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
     Answer, Engine, EngineError, Explanation, FleetNews, FleetStatus, Happening, Inside,
-    NEXT_HOPS_TRIES, Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Sought, Status,
-    TraceLine, TraceRequest, tolerate,
+    ListSource, NEXT_HOPS_TRIES, Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Sought,
+    Status, TraceLine, TraceRequest, tolerate,
 };
 use crate::config::{Backend, DeadConnections, Source, Spoken, Via};
 use crate::health::{Target, Transition, Way};
@@ -60,6 +60,10 @@ pub enum Command {
     Drain(String, String, bool, oneshot::Sender<Done>),
     /// Changes the weight of a backend.
     Weight(String, String, u16, oneshot::Sender<Done>),
+    /// Puts a prefix on a service's lists of sources.
+    List(String, ListSource, oneshot::Sender<Done>),
+    /// Takes back what a command has put there.
+    Unlist(String, String, oneshot::Sender<Done>),
     /// How loaded a backend is, for schedulers that are told.
     Load(String, String, f64, oneshot::Sender<Done>),
     /// Where a flow goes, and why.
@@ -132,6 +136,8 @@ impl Command {
             | Self::Drain(.., reply)
             | Self::Weight(.., reply)
             | Self::Load(.., reply)
+            | Self::List(.., reply)
+            | Self::Unlist(.., reply)
             | Self::DrainSelf(.., reply)
             | Self::Apply(.., reply)
             | Self::Rollback(.., reply)
@@ -223,10 +229,7 @@ impl<P: Plane> Engine<P> {
             Command::Sample(reply) => drop(reply.send(self.sample())),
             Command::Set(service, backend, reply) => {
                 let done = self.make_backend(&service, backend);
-                if let Ok((said, true)) = &done {
-                    self.remember_command(&Ok(said.clone()));
-                }
-                drop(reply.send(done.map(|(said, _)| said)));
+                self.answer_change(done, reply);
             }
             Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
             Command::Rollback(number, breaking, reply) => {
@@ -251,6 +254,14 @@ impl<P: Plane> Engine<P> {
                 };
                 let said = |()| format!("backend {backend} of {service} {word}{nobody}");
                 self.changed(done, said, reply);
+            }
+            Command::List(service, wanted, reply) => {
+                let done = self.list_source(&service, &wanted);
+                self.answer_change(done, reply);
+            }
+            Command::Unlist(service, prefix, reply) => {
+                let done = self.unlist_source(&service, &prefix).map(|said| (said, true));
+                self.answer_change(done, reply);
             }
             Command::Load(service, backend, load, reply) => {
                 drop(reply.send(self.told_load(&service, &backend, load)));
@@ -527,6 +538,18 @@ impl<P: Plane> Engine<P> {
             Err(error) => Err(error),
         };
         drop(reply.send(done));
+    }
+
+    /// Remembers what was done, if that has changed anything, and answers.
+    fn answer_change(
+        &mut self,
+        done: Result<(String, bool), EngineError>,
+        reply: oneshot::Sender<Done>,
+    ) {
+        if let Ok((said, true)) = &done {
+            self.remember_command(&Ok(said.clone()));
+        }
+        drop(reply.send(done.map(|(said, _)| said)));
     }
 
     /// Makes a backend what it is to be. Also says whether that has changed anything.

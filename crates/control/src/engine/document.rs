@@ -3,6 +3,7 @@
 use super::discover::Found;
 use super::places::Salts;
 use super::service::{PoolMember, ServiceRuntime};
+use super::sources::SavedSources;
 use super::turn::InForce;
 use super::{Engine, EngineError};
 use crate::config::{Backend, Service};
@@ -192,6 +193,9 @@ pub struct SavedService {
     /// The numbers of servers in cookies: a plane whose tables nobody reads back has them from here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbered: Vec<(String, Option<u64>)>,
+    /// What commands have put on its lists of sources, if they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<SavedSources>,
     /// The backends as they were left, commands included.
     pub backends: Vec<SavedBackend>,
 }
@@ -236,6 +240,7 @@ impl ServiceRuntime {
             && self.pool.iter().zip(&saved.backends).all(same)
             && self.configured == saved.configured
             && saved.numbered == self.numbered()
+            && saved.sources == self.listed.saved()
             && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
             && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
             && saved.salts.as_ref()
@@ -264,6 +269,7 @@ impl ServiceRuntime {
             log: (self.log_name != configured.name).then(|| self.log_name.clone()),
             salts: (!salts.are_plain(configured)).then(|| salts.clone()),
             numbered: self.numbered(),
+            sources: self.listed.saved(),
             backends: pool.iter().map(PoolMember::saved).collect(),
         }
     }

@@ -183,16 +183,18 @@ impl<P: Plane> Engine<P> {
 
     /// Says what the service's lists say of the source; returns whether they deny it.
     fn judge(&self, service: &ServiceRuntime, flow: &FlowKey, said: &mut Explanation) -> bool {
-        let Some(lists) = &service.configured.lists else { return false };
+        let Some(lists) = service.lists() else { return false };
         let in_force = self.plane.source_digest(service.number);
         if lists.table().map(SourceTable::digest) != in_force {
-            said.source = Some("the lists of the file are not in force yet".into());
+            said.source = Some("the lists are not in force yet".into());
             return false;
         }
         let Some((prefix, allowed)) = lists.decide(&flow.src) else { return false };
         let verb = if allowed { "allowed" } else { "denied" };
         said.source = Some(match prefix {
-            Some(prefix) => format!("{verb} by {prefix}"),
+            Some(prefix) => {
+                format!("{verb} by {prefix}{}", service.listed.words_of(prefix, self.now()))
+            }
             None if allowed => "allowed: no prefix denies it".into(),
             None => "denied: no prefix allows it".into(),
         });

@@ -3,10 +3,11 @@
 use super::commands::Done;
 use super::plan::PlanReport;
 use super::{Engine, EngineError, Happening};
-use crate::config::{Config, ConfigError, Source, in_one};
-use crate::history::{Entry, Who, digest};
+use crate::config::{Balancer, Config, ConfigError, Source, in_one};
+use crate::history::{Entry, History, Who, digest, note, take_along};
 use crate::last_good::of_file;
 use crate::owners::as_member;
+use crate::store::{RunLock, StoreError};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::unistd::Gid;
 use schemars::JsonSchema;
@@ -132,6 +133,33 @@ impl Drop for Beside {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What has been changed, the lock of where that is if it is not in the run directory, and what is in the way.
+type Opened = (History, Option<RunLock>, Option<String>);
+
+/// Opens what was remembered. Forwarding is not kept waiting by a directory that cannot be used.
+///
+/// # Errors
+/// Another instance has the directory: two would overwrite each other's.
+pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
+    let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
+    let noted = note(run_dir, &state_dir);
+    let lock = match state_dir == *run_dir {
+        true => Ok(None),
+        false => RunLock::acquire(&state_dir).map(Some),
+    };
+    let done = match lock {
+        Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+        Err(error) => Err(error),
+        Ok(Some(lock)) => noted.and(take_along(run_dir, &state_dir)).map(|()| Some(lock)),
+        Ok(None) => noted.map(|()| None),
+    };
+    let (lock, trouble) = match done {
+        Ok(lock) => (lock, None),
+        Err(error) => (None, Some(format!("the history of changes may not outlive weir: {error}"))),
+    };
+    Ok((History::open(&state_dir), lock, trouble))
 }
 
 impl<P: Plane> Engine<P> {

@@ -21,7 +21,7 @@ impl<P: Plane> Engine<P> {
     /// If memory cannot be had; all is as before then.
     pub(super) fn grow(&mut self, config: &Config) -> Result<(), EngineError> {
         let now = self.plane.limits();
-        self.resize(&wanted(config).or_larger(&now))
+        self.resize(&self.wanted_limits(config).or_larger(&now))
     }
 
     /// Gives back what the configuration, which has been applied, does not want. Where something in
@@ -30,7 +30,7 @@ impl<P: Plane> Engine<P> {
         for service in self.services.values_mut() {
             service.set_room(&config.limits);
         }
-        let wanted = wanted(config);
+        let wanted = self.wanted_limits(config);
         let fitted = self.drain_reports().and_then(|()| self.resize(&wanted));
         self.oversize = match fitted {
             Err(error) => {
@@ -73,6 +73,16 @@ impl<P: Plane> Engine<P> {
     /// Where the file has a limit, or is to have it.
     pub(super) fn place_of_limit(&self, limit: &str) -> String {
         self.source().place(Table::Limits, limit)
+    }
+
+    /// What a configuration wants, with what commands have added to it. At a start that is written down, and not
+    /// taken up yet.
+    fn wanted_limits(&self, config: &Config) -> Limits {
+        let saved = self.document.services.values().any(|service| service.sources.is_some());
+        let listed = saved || self.services.values().any(|service| !service.listed.is_empty());
+        let wanted = wanted(config);
+        let list_prefixes = if listed { config.limits.list_prefixes } else { wanted.list_prefixes };
+        Limits { list_prefixes, ..wanted }
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {

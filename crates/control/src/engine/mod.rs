@@ -37,6 +37,7 @@ mod shared;
 mod shares;
 mod slots;
 mod snapshot;
+mod sources;
 mod status;
 mod step;
 mod switch;
@@ -67,9 +68,10 @@ pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
+pub use sources::{ListSource, ListedSource};
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
-    ReturnedStatus, ServiceStatus, Status, TunnelStatus,
+    ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
 };
 pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
@@ -380,7 +382,7 @@ pub struct Engine<P: Plane = LivePlane> {
     asking: Option<tokio::sync::oneshot::Sender<u64>>,
     /// Who asks for what is done just now.
     who: Who,
-    _lock: RunLock,
+    _lock: (RunLock, Option<RunLock>),
     /// Held while it runs.
     name: Option<NameLock>,
     /// Who looks after the plane in user space, if one is wanted.
@@ -614,10 +616,10 @@ fn slow(interface: &str) -> String {
 }
 
 impl<P: Plane> Engine<P> {
-    /// Its control socket and its run directory.
+    /// Its control socket, and where what outlives it is written down.
     pub fn places(&self) -> (PathBuf, PathBuf) {
         let balancer = &self.config.balancer;
-        (balancer.socket_path(), balancer.run_dir.clone())
+        (balancer.socket_path(), balancer.state_dir())
     }
 
     /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
@@ -638,6 +640,7 @@ impl<P: Plane> Engine<P> {
         let run_dir = &config.balancer.run_dir;
         let (document, journal) =
             (Document::read(run_dir)?, Journal::new(run_dir.join(document::FILE)));
+        let (history, state_lock, trouble) = history::open(&config.balancer)?;
         let fleet = found.fleet.map(|begun| fleet::Fleet::new(begun, &config_path));
         let mut engine = Self {
             plane,
@@ -660,7 +663,7 @@ impl<P: Plane> Engine<P> {
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
-            warnings: found.warnings,
+            warnings: found.warnings.into_iter().chain(trouble).collect(),
             urgent: None,
             after_checks: None,
             late: Vec::new(),
@@ -694,13 +697,13 @@ impl<P: Plane> Engine<P> {
             events: Arc::default(),
             agents: agents::Agents::default(),
             announcer: None,
-            history: History::open(run_dir),
+            history,
             fleet,
             shelf: Arc::default(),
             commits: None,
             asking: None,
             who: Who::nobody("start"),
-            _lock: lock,
+            _lock: (lock, state_lock),
             name: None,
             user: None,
             told_plane: None,
@@ -878,6 +881,7 @@ impl<P: Plane> Engine<P> {
         }
         if timers.calendar.due(CALENDAR_EVERY) {
             self.look_at_calendar();
+            self.look_at_sources();
             if !self.settles() {
                 self.let_leave();
             }

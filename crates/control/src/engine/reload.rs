@@ -15,9 +15,12 @@ use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
+use super::sources::Listed;
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Source, Table};
+use crate::config::{
+    Backend, Balancer, Config, Forward, NatSources, PlaneKind, Service, Source, Table,
+};
 use crate::health::Transition;
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -169,12 +172,15 @@ impl<P: Plane> Engine<P> {
                 "{place}[p4] cannot change while weir runs with plane = \"p4\"; restart it, or put back what was there"
             )));
         }
-        if (&old.name, &old.run_dir, old.mode, old.plane)
-            != (&new.name, &new.run_dir, new.mode, new.plane)
-        {
+        let same = |balancer: &Balancer| {
+            let Balancer { name, run_dir, state_dir, mode, plane, .. } = balancer.clone();
+            (name, run_dir, state_dir, mode, plane)
+        };
+        if same(old) != same(new) {
             let differs = [
                 ("name", old.name != new.name),
                 ("run_dir", old.run_dir != new.run_dir),
+                ("state_dir", old.state_dir != new.state_dir),
                 ("mode", old.mode != new.mode),
                 ("plane", old.plane != new.plane),
             ];
@@ -530,6 +536,7 @@ impl<P: Plane> Engine<P> {
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
             runtime.forget_addresses(&planned.salts.1, moment);
             runtime.configured = planned.wanted;
+            runtime.lay_over();
             runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
@@ -753,6 +760,7 @@ impl<P: Plane> Engine<P> {
             log,
             salts,
             numbered,
+            sources,
             backends,
         } = saved;
         let number = ServiceId(number);
@@ -796,6 +804,8 @@ impl<P: Plane> Engine<P> {
             what
         });
         runtime.configured = configured;
+        runtime.listed = Listed::restored(sources, now);
+        runtime.lay_over();
         if let Some(salts) = salts {
             runtime.salts = salts;
         }

@@ -9,6 +9,7 @@ use super::places::{Salt, Salts};
 use super::prefixes::Counted;
 use super::shared::Base;
 use super::shares::Rising;
+use super::sources::Listed;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
 use super::young::Young;
@@ -67,6 +68,8 @@ pub(super) struct ServiceRuntime {
     pub generation: u64,
     /// What the file wants.
     pub configured: Service,
+    /// What commands have put on its lists of sources.
+    pub listed: Listed,
     /// What tells its addresses apart.
     pub salts: Salts,
     /// What packets follow.
@@ -182,7 +185,7 @@ impl ServiceRuntime {
     /// The sources that its packets are to be taken from, `Some(None)`: from all. None if what they are was
     /// not read: those in force stay.
     pub(super) fn sources(&self) -> Option<Option<&SourceTable>> {
-        match &self.configured.lists {
+        match self.lists() {
             None => Some(None),
             Some(lists) => lists.table().map(Some),
         }
@@ -225,6 +228,7 @@ impl ServiceRuntime {
             number,
             seed,
             generation: 0,
+            listed: Listed::default(),
             salts: Salts::of(&configured),
             in_force: InForce::of(&configured),
             turn: None,

@@ -6,6 +6,7 @@ use super::caps::NewFlowStatus;
 use super::discover::{self, DiscoverStatus};
 use super::maintenance::MaintenanceStatus;
 use super::service::ServiceRuntime;
+use super::sources::ListedSource;
 use super::{
     ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, expects_native, slow,
 };
@@ -48,6 +49,9 @@ pub struct Status {
     /// The plane in user space; none if the program in the kernel decides all packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plane: Option<PlaneStatus>,
+    /// When the certificate ends that the API shows by TLS, in seconds since 1970; none if it is not served so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_certificate_ends: Option<i64>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
@@ -235,10 +239,13 @@ pub struct ServiceStatus {
 /// From which sources a service takes packets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SourceStatus {
-    /// Prefixes that allow; if there are any, a source that no prefix has is denied.
+    /// Prefixes of the file that allow; if there are any, a source that no prefix has is denied.
     pub allow: usize,
-    /// Prefixes that deny.
+    /// Prefixes of the file that deny.
     pub deny: usize,
+    /// What commands have put over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_commands: Vec<ListedSource>,
     /// Digest of the list that packets follow, hexadecimal; none: they follow none yet.
     pub digest: Option<String>,
 }
@@ -618,6 +625,8 @@ impl<P: Plane> Engine<P> {
             uptime_seconds: self.started.elapsed().as_secs(),
             change: self.history.last(),
             resumed: self.resumed,
+            // Who serves the API knows it.
+            api_certificate_ends: None,
             interfaces: self
                 .attached
                 .iter()
@@ -839,11 +848,7 @@ impl<P: Plane> Engine<P> {
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             slots: self.slot_status(service.number),
             tracking,
-            sources: configured.lists.as_ref().map(|lists| {
-                let (allow, deny) = lists.counts();
-                let digest = self.plane.source_digest(service.number);
-                SourceStatus { allow, deny, digest: digest.map(|digest| format!("{digest:016x}")) }
-            }),
+            sources: self.source_status(service),
             new_flows: self.new_flow_status(service),
             quic: service.quic_status(&self.config.balancer.run_dir),
             discover: service.discover_statuses(),

@@ -34,6 +34,7 @@ mod places;
 mod prefixes;
 mod reload;
 mod shares;
+mod sources;
 
 use shares::usual_check;
 

@@ -40,7 +40,8 @@ pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     }
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(trouble)?;
     let certificates = stream.get_ref().1.peer_certificates();
-    let ends = certificates.and_then(<[_]>::first).and_then(|first| ends(first));
+    let ends =
+        certificates.and_then(<[_]>::first).and_then(|first| crate::certificates::ends(first));
     Ok((stream, ends))
 }
 
@@ -53,12 +54,6 @@ fn trouble(error: io::Error) -> Trouble {
         }
         None => Trouble::Io(error),
     }
-}
-
-/// When a certificate ends; none if it cannot be read.
-fn ends(certificate: &[u8]) -> Option<i64> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    Some(certificate.validity().not_after.timestamp())
 }
 
 /// What tells that a file is as it was read.

@@ -1,15 +1,13 @@
 //! What is shown of agents, and what there is to say of them.
 
 use super::super::Engine;
+use crate::certificates::warning;
 use crate::config::States;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 use weir_plane::Plane;
-
-/// Certificates that end sooner are warned of.
-const ENDS_SOON: i64 = 14 * 86_400;
 
 /// An agent, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -47,11 +45,6 @@ pub struct AgentStatus {
 }
 
 /// Seconds since 1970.
-fn today() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
-}
-
 impl<P: Plane> Engine<P> {
     /// All agents, for `weir status`.
     pub(in crate::engine) fn agent_status(&self) -> Vec<AgentStatus> {
@@ -123,14 +116,8 @@ impl<P: Plane> Engine<P> {
         let theirs = self.agents.speakers.values().map(|one| {
             (format!("the certificate of agent {}", one.newcomer.name), one.newcomer.ends)
         });
-        for (whose, ends) in own.into_iter().chain(theirs) {
-            let left: i64 = ends.saturating_sub(today());
-            if left <= 0 {
-                found.push(format!("{whose} has ended"));
-            } else if left < ENDS_SOON {
-                found.push(format!("{whose} ends in {} days", left / 86_400));
-            }
-        }
+        let all = own.into_iter().chain(theirs);
+        found.extend(all.filter_map(|(whose, ends): (String, i64)| warning(&whose, ends)));
         for (name, service) in &self.services {
             if service.configured.states != States::Agents {
                 continue;

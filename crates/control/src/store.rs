@@ -65,7 +65,8 @@ pub enum StoreError {
     },
     /// Another process uses the run directory.
     #[error(
-        "{} is in use by another weir; stop that one, or set another balancer.run_dir",
+        "{} is in use by another weir; stop that one, or set another balancer.run_dir (or state_dir, \
+         if that is it)",
         path.display()
     )]
     Locked {

@@ -30,8 +30,10 @@ const PEER_PORT: u16 = 2380;
 const EVENT_GAP: Duration = Duration::from_secs(3);
 /// A router notices within this time that a balancer is dead.
 const UNNOTICED: Duration = Duration::from_secs(1);
-/// From the beginning of an event until flows move. A step of the pools that it has met is not given up by then: flows
-/// start again after 3 s (docs/fleet.md, In step), by tables that may differ, and those are not to move.
+/// A step of the pools that an event has met is given up after so long: flows start again (docs/fleet.md, In step), by
+/// tables that may differ, and those are not to move.
+const GIVEN_UP: Duration = Duration::from_secs(3);
+/// From the beginning of an event until flows move.
 const MOVED_AFTER: Duration = Duration::from_secs(2);
 /// What an event has disturbed is as before within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -420,15 +422,26 @@ impl Fleet {
         Ok(())
     }
 
+    /// Moves flows to other balancers in an event that has begun then; not if the machine was so slow that a step may
+    /// have been given up meanwhile.
+    fn move_flows_in(&self, begun: Instant) -> Result<()> {
+        sleep(MOVED_AFTER.saturating_sub(begun.elapsed()));
+        if begun.elapsed() < GIVEN_UP - Duration::from_millis(200) {
+            self.reshuffle()
+        } else {
+            Ok(())
+        }
+    }
+
     /// The store is away while flows are spread anew, and back.
     fn store_away(&self, pauses: bool) -> Result<()> {
+        let begun = Instant::now();
         if pauses {
             self.pause_store(true)
         } else {
             self.kill_store()
         }
-        sleep(MOVED_AFTER);
-        self.reshuffle()?;
+        self.move_flows_in(begun)?;
         sleep(EVENT_GAP);
         if pauses {
             self.pause_store(false)
@@ -440,9 +453,9 @@ impl Fleet {
 
     fn cut_off_for_a_while(&self, member: usize) -> Result<()> {
         let _apart = lock(&self.apart);
+        let begun = Instant::now();
         self.cut_off(member, true)?;
-        sleep(MOVED_AFTER);
-        self.reshuffle()?;
+        self.move_flows_in(begun)?;
         sleep(EVENT_GAP);
         self.cut_off(member, false)?;
         self.await_agreement_of(member)

@@ -242,11 +242,13 @@ impl Switch {
     /// ended in the midst of it, only the name is known: it is the interface that has this name now, if no other port
     /// is of that.
     fn look_at_ports(&mut self) -> Result<(), Error> {
-        let all = self.read_ports()?;
+        let mut all = self.read_ports()?;
+        all.sort_unstable();
         let links = self.read_all(Register::Links)?;
         let of = |port: u32| links.get((PORTS + port) as usize).map_or(0, |link| *link as u32);
         let mut ports = Ports(all.iter().map(|(port, _)| (*port, of(*port))).collect());
-        for (port, name) in all.iter().filter(|(port, _)| of(*port) == 0) {
+        // Of two of one name the later one: the interface was made anew.
+        for (port, name) in all.iter().rev().filter(|(port, _)| of(*port) == 0) {
             let now = if_nametoindex(&name[..]).unwrap_or(0);
             if ports.of(now).is_none() {
                 ports.0.insert(*port, now);

@@ -144,7 +144,6 @@ type Opened = (History, Option<RunLock>, Option<String>);
 /// Another instance has the directory: two would overwrite each other's.
 pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
-    let noted = note(run_dir, &state_dir);
     let lock = match state_dir == *run_dir {
         true => Ok(None),
         false => RunLock::acquire(&state_dir).map(Some),
@@ -152,14 +151,20 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let done = match lock {
         Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
         Err(error) => Err(error),
-        Ok(Some(lock)) => noted.and(take_along(run_dir, &state_dir)).map(|()| Some(lock)),
-        Ok(None) => noted.map(|()| None),
+        // What is noted is there whole.
+        Ok(Some(lock)) => take_along(run_dir, &state_dir)
+            .and_then(|()| note(run_dir, &state_dir))
+            .map(|()| Some(lock)),
+        Ok(None) => note(run_dir, &state_dir).map(|()| None),
     };
-    let (lock, trouble) = match done {
-        Ok(lock) => (lock, None),
-        Err(error) => (None, Some(format!("the history of changes may not outlive weir: {error}"))),
-    };
-    Ok((History::open(&state_dir), lock, trouble))
+    // Numbers of changes go on where they were, and the next start tries again to take them along.
+    Ok(match done {
+        Ok(lock) => (History::open(&state_dir), lock, None),
+        Err(error) => {
+            let trouble = format!("the history of changes may not outlive the machine: {error}");
+            (History::open(run_dir), None, Some(trouble))
+        }
+    })
 }
 
 impl<P: Plane> Engine<P> {

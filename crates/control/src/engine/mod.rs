@@ -585,6 +585,7 @@ impl<P: Plane> Engine<P> {
             warn!(%error, "cannot make room");
         }
         engine.restore(&config, found.breaking)?;
+        engine.leave_out_lists(&config);
         engine.begin_to_settle();
         let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
         followed.notes.iter().for_each(|note| warn!("{note}"));

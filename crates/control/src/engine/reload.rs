@@ -25,7 +25,7 @@ use crate::health::Transition;
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use weir_plane::forward::Segments;
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, ServiceId};
@@ -132,6 +132,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
         self.keeps_identity(config, &self.source())?;
         self.changes(config, breaking)?;
+        self.lists_fit(config)?;
         self.reaches(config)
     }
 
@@ -520,7 +521,12 @@ impl<P: Plane> Engine<P> {
         config: &Config,
         how: How,
     ) -> Vec<EngineError> {
+        // What commands have put on the lists of a service that is made anew, as one of another seed is.
+        let mut listed: HashMap<String, Listed> = HashMap::new();
         for name in &plan.remove {
+            if let Some(gone) = self.services.get_mut(name) {
+                listed.insert(name.clone(), std::mem::take(&mut gone.listed));
+            }
             self.retire(name);
         }
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
@@ -529,7 +535,14 @@ impl<P: Plane> Engine<P> {
         let moment = self.now();
         for planned in plan.services {
             let Some(now) = planned.now else {
-                runtimes.extend(created.next());
+                let mut created = created.next();
+                let found = created.as_mut().zip(listed.remove(&planned.wanted.name));
+                if let Some((runtime, before)) = found.filter(|(_, before)| !before.is_empty()) {
+                    runtime.listed = before;
+                    runtime.lay_over();
+                    self.save_later();
+                }
+                runtimes.extend(created);
                 continue;
             };
             let Some(mut runtime) = self.services.remove(&now) else { continue };
@@ -804,7 +817,14 @@ impl<P: Plane> Engine<P> {
             what
         });
         runtime.configured = configured;
-        runtime.listed = Listed::restored(sources, now);
+        runtime.listed = match config.balancer.plane {
+            PlaneKind::P4 if sources.is_some() => {
+                let service = &runtime.configured.name;
+                error!(service, "a switch has no lists of sources: those of commands are left out");
+                Listed::default()
+            }
+            _ => Listed::restored(sources, now),
+        };
         runtime.lay_over();
         if let Some(salts) = salts {
             runtime.salts = salts;

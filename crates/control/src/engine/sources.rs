@@ -6,7 +6,7 @@ use super::limits::of_limits;
 use super::service::ServiceRuntime;
 use super::status::SourceStatus;
 use super::{Engine, EngineError};
-use crate::config::{Lists, PlaneKind};
+use crate::config::{Config, Lists, PlaneKind, Service, Table};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -107,6 +107,10 @@ pub(super) struct Listed {
 }
 
 impl Listed {
+    fn rules(&self) -> Vec<(Prefix, bool)> {
+        self.entries.iter().map(|entry| (entry.prefix, entry.allow)).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -181,8 +185,7 @@ impl ServiceRuntime {
 
     /// The file's lists, or what is over them, are others from now on.
     pub fn lay_over(&mut self) {
-        let rules: Vec<(Prefix, bool)> =
-            self.listed.entries.iter().map(|entry| (entry.prefix, entry.allow)).collect();
+        let rules = self.listed.rules();
         let over = || Lists::with(self.configured.lists.as_ref(), &rules);
         self.listed.over = if rules.is_empty() { None } else { over() };
     }
@@ -234,7 +237,7 @@ impl<P: Plane> Engine<P> {
             )));
         }
         entries.push(entry);
-        self.commit_sources(name, entries)?;
+        self.commit_sources(name, entries, true)?;
         Ok((format!("{said}{}", reason.unwrap_or_default()), true))
     }
 
@@ -254,7 +257,7 @@ impl<P: Plane> Engine<P> {
                  that have, and what the file lists is changed there"
             )));
         }
-        self.commit_sources(name, entries)?;
+        self.commit_sources(name, entries, false)?;
         Ok(format!("{prefix} is off the lists of {name} that commands make"))
     }
 
@@ -278,10 +281,15 @@ impl<P: Plane> Engine<P> {
 
     /// Makes room for a service's lists, writes them down and tells packets. If any of that cannot be done, all
     /// is as before.
-    fn commit_sources(&mut self, name: &str, entries: Vec<Entry>) -> Result<(), EngineError> {
+    fn commit_sources(
+        &mut self,
+        name: &str,
+        entries: Vec<Entry>,
+        grows: bool,
+    ) -> Result<(), EngineError> {
         let before = self.lay_over(name, entries)?;
-        let done = self
-            .room_for_lists()
+        // What takes room from nobody is never refused for want of it.
+        let done = (if grows { self.room_for_lists() } else { Ok(()) })
             .and_then(|()| self.save_some([name]))
             .and_then(|()| self.tell_sources(name));
         if done.is_err() {
@@ -297,6 +305,44 @@ impl<P: Plane> Engine<P> {
         let before = std::mem::replace(&mut service.listed.entries, entries);
         service.lay_over();
         Ok(before)
+    }
+
+    /// Refuses a file whose lists, with what commands have put over them, would take more room than it gives.
+    pub(super) fn lists_fit(&self, config: &Config) -> Result<(), EngineError> {
+        let takes = |wanted: &Service| {
+            let there = self.services.get(&wanted.name);
+            let rules = there.map_or_else(Vec::new, |there| there.listed.rules());
+            let over = (!rules.is_empty()).then(|| Lists::with(wanted.lists.as_ref(), &rules));
+            match over {
+                Some(over) => over.as_ref().map_or(0, Lists::takes),
+                None => wanted.lists.as_ref().map_or(0, Lists::takes),
+            }
+        };
+        let (taken, most) = (config.services.iter().map(takes).sum(), config.limits.list_prefixes);
+        if taken <= most as usize || self.services.values().all(|one| one.listed.is_empty()) {
+            return Ok(());
+        }
+        let place = self.source().place(Table::Limits, "list_prefixes");
+        Err(EngineError::Conflict(format!(
+            "{place}limits.list_prefixes = {most}: all lists together would take the memory of {taken} prefixes, \
+             with those that commands have put there; raise it, or take some of those back (weir source list, \
+             weir source remove)"
+        )))
+    }
+
+    /// At a start: what commands have put on lists and finds no room any more is left out, the longest first, as
+    /// nobody could take it back otherwise.
+    pub(super) fn leave_out_lists(&mut self, config: &Config) {
+        while self.lists_fit(config).is_err() {
+            let longest = self.services.values_mut().max_by_key(|one| one.listed.entries.len());
+            let Some(service) = longest.filter(|one| !one.listed.is_empty()) else { return };
+            let (service_name, count) = (&service.configured.name, service.listed.entries.len());
+            error!(
+                service = service_name,
+                count, "commands' prefixes do not fit beside the file's, and are left out"
+            );
+            service.listed = Listed::default();
+        }
     }
 
     fn room_for_lists(&mut self) -> Result<(), EngineError> {

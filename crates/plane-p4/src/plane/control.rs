@@ -579,10 +579,11 @@ impl<T: Target> Core<T> {
     /// out, and one that cannot be opened keeps no other from it.
     fn take_ports(&mut self, interfaces: &[String], all: bool) -> Result<Vec<Attached>, Error> {
         // If it was away and is filled now, ports have other numbers.
-        self.is_there();
+        let lost = !self.is_there();
         let same = |port: &Port| {
             let now = if_nametoindex(&port.name[..]).unwrap_or(0);
-            interfaces.contains(&port.name) && port.ifindex == now
+            let open = port.number.is_some() || lost;
+            interfaces.contains(&port.name) && port.ifindex == now && now != 0 && open
         };
         let (stay, gone): (Vec<Port>, Vec<Port>) = self.ports.drain(..).partition(same);
         self.ports = stay;
@@ -615,6 +616,14 @@ impl<T: Target> Core<T> {
         }
         self.write(&writes)?;
         self.begin()?;
+        // What was opened as the switch was filled: why one is no port is in the log.
+        let closed = |port: &&Port| port.number.is_none() && !self.lost;
+        let closed = self.ports.iter().find(closed).map(|port| port.name.clone());
+        if let Some(name) = closed {
+            self.ports.retain(|port| port.number.is_some());
+            let why = "it is not there, or it cannot be opened".to_owned();
+            trouble = trouble.or(Some(Error::Port { name, why }));
+        }
         let attached = |port: &Port| Attached { interface: port.name.clone(), generic: false };
         trouble.map_or_else(|| Ok(self.ports.iter().map(attached).collect()), Err)
     }

@@ -106,7 +106,7 @@ fn half_open_that_fit(services: &[validate::Service], room: u32, bounds: Bounds)
 
 fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
     let default = Limits::default();
-    let bounds = given.bounds();
+    let bounds = given.bounds(services);
     let states = bounds.states_per_service;
     let table_bytes = given.table_bytes.unwrap_or(default.table_bytes);
     let half_open =

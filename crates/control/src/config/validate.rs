@@ -557,17 +557,34 @@ fn partitions_fit(
 /// Bytes of tables at most: larger offsets are more than the kernel's verifier follows.
 const MOST_TABLE_BYTES: u32 = 1 << 29;
 
+/// States of a service, and half-open flows beside them, that there is to be room for if the file does not say how many.
+const LEAST_STATES: u32 = 100_000;
+const LEAST_HALF_OPEN: u32 = 1 << 18;
+
 /// A limit that the file gives, and its place there.
 type GivenLimit = (&'static str, Range<usize>);
 
 impl Limits {
-    /// Those that say how many states a service may have; half-open flows, where the file does not say how
-    /// many, are as many as there is room for, and one at least.
-    pub(super) fn bounds(&self) -> Bounds {
+    /// Those that say how many states a service may have. Where the file does not say how many, states and half-open
+    /// flows are as many as the tables of these services have room for, and so many at least.
+    pub(super) fn bounds(&self, services: &[Service]) -> Bounds {
         let default = super::Limits::default();
+        let tables = Tables::of(services);
+        let room = self.table_bytes.unwrap_or(default.table_bytes);
+        let fits = |states: u32| {
+            let need = tables.need(&self.bounds_with(states));
+            need.is_none_or(|need| need.bytes <= room.into())
+        };
+        let most = || largest(default.states_per_service, fits).unwrap_or(0).max(LEAST_STATES);
+        self.bounds_with(self.states_per_service.unwrap_or_else(most))
+    }
+
+    fn bounds_with(&self, states_per_service: u32) -> Bounds {
+        let default = super::Limits::default();
+        let half_open = super::Limits::default_half_open(states_per_service).min(LEAST_HALF_OPEN);
         Bounds {
-            states_per_service: self.states_per_service.unwrap_or(default.states_per_service),
-            half_open_flows: self.half_open_flows.unwrap_or(1),
+            states_per_service,
+            half_open_flows: self.half_open_flows.unwrap_or(half_open),
             event_ring_bytes: self.event_ring_bytes.unwrap_or(default.event_ring_bytes),
             unreported_flows: self.unreported_flows.unwrap_or(default.unreported_flows),
         }
@@ -584,10 +601,10 @@ fn tables_fit(
     problems: &mut Problems<'_>,
 ) {
     let room = limits.table_bytes.unwrap_or(super::Limits::default().table_bytes);
-    let (tables, bounds) = (Tables::of(services), limits.bounds());
+    let (tables, bounds) = (Tables::of(services), limits.bounds(services));
     let Some(need) = tables.need(&bounds).filter(|need| need.bytes > room.into()) else { return };
     let fits = |states_per_service: u32| {
-        let need = tables.need(&Bounds { states_per_service, ..bounds });
+        let need = tables.need(&limits.bounds_with(states_per_service));
         need.is_none_or(|need| need.bytes <= room.into())
     };
     let larger = (need.bytes <= MOST_TABLE_BYTES.into())

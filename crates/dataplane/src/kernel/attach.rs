@@ -31,6 +31,7 @@ impl KernelPlane {
             names.iter().map(|name| Interface::find(name)).collect::<Result<_, _>>()?;
         self.accept_own_macs(names);
         let (attached, failure) = self.attach_each(&found, mode)?;
+        self.note_widest(names);
         failure.map_or(Ok(attached), Err)
     }
 
@@ -43,6 +44,7 @@ impl KernelPlane {
         let found: Vec<Interface> =
             names.iter().filter_map(|name| Interface::find(name).ok()).collect();
         let (attached, failure) = self.attach_each(&found, mode)?;
+        self.note_widest(names);
         failure.map_or(Ok(attached), Err)
     }
 
@@ -95,16 +97,15 @@ impl KernelPlane {
             .iter()
             .filter_map(|name| Interface::find(name).ok())
             .map(|interface| interface.mac)
+            // Nobody's: it would end the list.
+            .filter(|mac| *mac != [0; 6])
             .collect();
         macs.sort_unstable();
         macs.dedup();
         if macs.is_empty() {
             return None;
         }
-        // Frames of any of them may go to any backend.
-        let widest = names.iter().filter_map(|name| link::read_mtu(name)).max().unwrap_or(0);
-        let word = self.control.word32(offset_of!(types::control, widest));
-        word.store(widest, Ordering::Relaxed);
+        self.note_widest(names);
         let (found, most) = (macs.len(), OWN_MACS);
         let first = offset_of!(types::control, own_macs);
         for slot in 0..OWN_MACS {
@@ -115,5 +116,15 @@ impl KernelPlane {
             self.control.word64(first + slot * size_of::<u64>()).store(mac, Ordering::Relaxed);
         }
         (found > most).then_some(TooManyMacs { found, most })
+    }
+
+    /// Notes how long a packet may be that comes in: by any of these interfaces that have the program, to go to any
+    /// backend. What stands above them is not asked, as a VRF takes any length.
+    fn note_widest(&self, names: &[String]) {
+        let Some(directory) = &self.directory else { return };
+        let attached = names.iter().filter(|name| directory.join(link::pin_name(name)).exists());
+        let widest = attached.filter_map(|name| link::read_mtu(name)).max().unwrap_or(0);
+        let word = self.control.word32(offset_of!(types::control, widest));
+        word.store(widest, Ordering::Relaxed);
     }
 }

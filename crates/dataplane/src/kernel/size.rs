@@ -111,7 +111,7 @@ const MOST_MARK_WORDS: u32 = 1 << 22;
 
 /// Words of each half of the marks: up to two flows for each word of three lanes.
 fn mark_words(flows: u32) -> u32 {
-    (flows / 2).clamp(64, MOST_MARK_WORDS).next_power_of_two()
+    flows.div_ceil(2).clamp(64, MOST_MARK_WORDS).next_power_of_two()
 }
 
 /// Flows that memory of marks has room for that is made for so many.

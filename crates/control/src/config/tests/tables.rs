@@ -54,13 +54,14 @@ fn tables_have_room_for_all_that_a_service_may_have() {
 #[test]
 fn limits_without_room_for_tables_are_refused_with_those_that_have_it() {
     let web = service("port = 80");
-    let small = limited("table_bytes = 67108864", &web);
+    let all = "states_per_service = 4194304\n";
+    let small = limited(&format!("table_bytes = 67108864\n{all}"), &web);
     expect_one(
         "the former default",
         &small,
         5,
         &[
-            "limits: table_bytes: service \"web\" may come to 4718593 states",
+            "limits: table_bytes: service \"web\" may come to ",
             "with the next one beside it that is ",
             "limits.table_bytes is 67108864",
             "or set limits.states_per_service to ",
@@ -68,19 +69,25 @@ fn limits_without_room_for_tables_are_refused_with_those_that_have_it() {
     );
     let parses = |text: &str| Config::parse(text, "weir.toml").is_ok();
     let bytes = suggested(&small, "set limits.table_bytes to ");
-    assert!(parses(&limited(&format!("table_bytes = {bytes}"), &web)));
-    assert!(!parses(&limited(&format!("table_bytes = {}", bytes - 1), &web)));
+    let sized = |bytes: u64| limited(&format!("table_bytes = {bytes}\n{all}"), &web);
+    assert!(parses(&sized(bytes)) && !parses(&sized(bytes - 1)));
     let states = suggested(&small, "set limits.states_per_service to ");
     let with =
         |states| limited(&format!("table_bytes = 67108864\nstates_per_service = {states}"), &web);
     assert!(parses(&with(states)) && !parses(&with(states + 1)));
+    // What is advised leaves room for handshakes, and it is what a file has that does not say how many.
+    let found = |text: &str| Config::parse(text, "weir.toml").unwrap().limits;
+    assert!(found(&with(states)).half_open_flows >= 1 << 18);
+    let unsaid = found(&limited("table_bytes = 67108864", &web));
+    assert_eq!(u64::from(unsaid.states_per_service), states);
+    assert!(unsaid.half_open_flows >= 1 << 18);
     // Cells are doubled long before they are full.
     assert!(!parses(&with(3_600_000)), "{states}");
 
     // Beside another service it is too little by the first table of that.
     let other =
         web.replacen(HEAD, "", 1).replace("web", "other").replace("10.0.0.1\"", "10.0.0.2\"");
-    let both = limited(&format!("table_bytes = {bytes}"), &format!("{web}{other}"));
+    let both = limited(&format!("table_bytes = {bytes}\n{all}"), &format!("{web}{other}"));
     expect_one("two", &both, 5, &["and with that of the other service that is "]);
     assert_eq!(suggested(&both, "set limits.table_bytes to ") - bytes, 128 + 4 * 4096);
 

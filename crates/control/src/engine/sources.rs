@@ -318,7 +318,8 @@ impl<P: Plane> Engine<P> {
                 None => wanted.lists.as_ref().map_or(0, Lists::takes),
             }
         };
-        let (taken, most) = (config.services.iter().map(takes).sum(), config.limits.list_prefixes);
+        let taken: usize = config.services.iter().map(takes).sum();
+        let most = config.limits.list_prefixes;
         if taken <= most as usize || self.services.values().all(|one| one.listed.is_empty()) {
             return Ok(());
         }

@@ -129,7 +129,7 @@ impl World {
         let disc = Disc::mount(&balancer.config().parent().unwrap().join("weir"));
         balancer.launch().unwrap();
         let pool = (0..STEADY).map(|backend| (backend, (1, false))).collect();
-        let file = File { fields: FIELDS[0], tracked_flows: 20_000, table_bytes: 16 << 20, pool };
+        let file = File { fields: FIELDS[0], tracked_flows: 20_000, table_bytes: 20 << 20, pool };
         let kinds = match std::env::var("WEIR_KINDS") {
             Ok(text) => text.split(',').map(|kind| kind.parse().unwrap()).collect(),
             Err(_) => (0..18).collect(),
@@ -223,7 +223,7 @@ impl World {
             }
             4 => {
                 let tracked_flows = *[5_000, 20_000, 60_000].choose(&mut self.random).unwrap();
-                let table_bytes = *[16 << 20, 24 << 20, 32 << 20].choose(&mut self.random).unwrap();
+                let table_bytes = *[20 << 20, 24 << 20, 32 << 20].choose(&mut self.random).unwrap();
                 let file = File { tracked_flows, table_bytes, ..self.file.clone() };
                 self.reload(file);
                 format!("limits {tracked_flows}, {table_bytes}")
@@ -589,7 +589,7 @@ const BY_THE_CALENDAR: [&str; 20] = [
     // When a certificate ends, of a server, of this balancer, or of an agent, whose session ends with it.
     "weir/src/pki.rs",
     "control/src/agents.rs",
-    "control/src/engine/agents/status.rs",
+    "control/src/certificates.rs",
     "control/src/health/tls.rs",
     "control/src/engine/status.rs",
     // When a packet came that somebody looks at.

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::layout::{PORTS, Register, Table};
-use crate::target::{Action, Ports, Target, Write, link_write};
+use crate::target::{Action, Ports, Target, Write, index_of, link_write};
 use crate::thrift::{Calls, Kind, Replies, Returned};
 use nix::net::if_::if_nametoindex;
 use std::collections::HashMap;
@@ -275,12 +275,6 @@ impl Switch {
         )?;
         Ok(found)
     }
-}
-
-/// The index of an interface in the network namespace that is the switch's, too.
-fn index_of(name: &str) -> Result<u32, Error> {
-    let wrong = |errno| Error::Interface { name: name.to_owned(), source: io::Error::from(errno) };
-    if_nametoindex(name).map_err(wrong)
 }
 
 fn put_action(calls: &mut Calls, first: i16, action: &Action) {

@@ -2,7 +2,9 @@
 
 use crate::error::Error;
 use crate::layout::{PORTS, Register, Table};
+use nix::net::if_::if_nametoindex;
 use std::collections::BTreeMap;
+use std::io;
 
 /// An action of the program with its arguments, each as the bytes that its width takes, in network order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +68,12 @@ pub enum Write {
         /// What it does.
         action: Action,
     },
+}
+
+/// The index of an interface in the network namespace that is the switch's, too.
+pub(crate) fn index_of(name: &str) -> Result<u32, Error> {
+    let wrong = |errno| Error::Interface { name: name.to_owned(), source: io::Error::from(errno) };
+    if_nametoindex(name).map_err(wrong)
 }
 
 /// The interface of a port whose packets are taken, by its index, or 0; from [`PORTS`] on, of which one the port is.

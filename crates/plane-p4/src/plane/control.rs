@@ -7,12 +7,11 @@ use crate::layout::{
     BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS, STRANGER_WORDS,
     TRACKED_PLACES, Table,
 };
-use crate::target::{Target, Write, link_write};
+use crate::target::{Target, Write, index_of, link_write};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -594,13 +593,10 @@ impl<T: Target> Core<T> {
             if self.ports.iter().any(|port| port.name == *name) {
                 continue;
             }
-            let found = if_nametoindex(&name[..]);
-            let opened = match found {
+            let opened = match index_of(name) {
                 Ok(ifindex) => self.open(name, ifindex).map(|number| (ifindex, number)),
                 Err(_) if !all => continue,
-                Err(errno) => {
-                    Err(Error::Interface { name: name.clone(), source: io::Error::from(errno) })
-                }
+                Err(error) => Err(error),
             };
             match opened {
                 Ok((ifindex, number)) => {

@@ -6,26 +6,26 @@
 //! A service is known by its addresses, protocol and ports (`places.rs`): one that keeps some of them is
 //! changed under its connections, whatever else becomes of it, its name included.
 
+mod restore;
 mod words;
 
 use super::commands::Done;
-use super::document::{self, SavedService};
+use super::document;
 use super::forward::translation;
 use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::sources::Listed;
-use super::turn::{Change, InForce, Turn};
+use super::turn::{Change, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{
     Backend, Balancer, Config, Forward, NatSources, PlaneKind, Service, Source, Table,
 };
 use crate::health::Transition;
-use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use tracing::{error, info, warn};
+use tracing::info;
 use weir_plane::forward::Segments;
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, ServiceId};
@@ -712,164 +712,6 @@ impl<P: Plane> Engine<P> {
             let backends = gone.backends.clone();
             self.forget_backends(&backends)?;
             self.gone.pop();
-        }
-        Ok(())
-    }
-
-    /// The services that an earlier run has left and this file has, too, as they were left: what
-    /// packets follow is taken up first, and changed then.
-    ///
-    /// # Errors
-    /// If the data plane of an earlier run goes on, and what that has written of it is not there: who takes
-    /// over without it knows no connection. `breaking`: all the same.
-    pub(super) fn restore(&mut self, config: &Config, breaking: bool) -> Result<(), EngineError> {
-        let forwards =
-            self.plane.services().iter().any(|(_, one)| self.plane.table_bytes(*one) > 0);
-        if self.resumed && forwards && self.document.services.is_empty() && !breaking {
-            let (name, run_dir) = (&config.balancer.name, config.balancer.run_dir.display());
-            return Err(EngineError::Conflict(format!(
-                "the data plane of {name} goes on from an earlier run, and {run_dir} has nothing of that run: is it \
-                 another run_dir, or was it emptied? Most connections would be unknown, and break with the next \
-                 change; nothing has changed. Give it back, begin anew with weir unload --name {name}, or take over \
-                 with --break-connections"
-            )));
-        }
-        let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
-        if self.resumed
-            && forwards
-            && config.services.is_empty()
-            && !breaking
-            && !self.is_of_fleet()
-        {
-            let nothing = self.leaves_nothing(saved.len());
-            return Err(unless_breaking(&nothing));
-        }
-        let mut numbers = self.numbers();
-        let listed = self.plane.services();
-        let configured: Vec<&Service> = saved.iter().map(|saved| &saved.configured).collect();
-        let kept: BTreeSet<usize> =
-            pair(&configured, &config.services).into_iter().flatten().collect();
-        for (at, saved) in saved.into_iter().enumerate() {
-            if kept.contains(&at) {
-                self.restore_service(saved, config, &listed, &mut numbers)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn restore_service(
-        &mut self,
-        saved: SavedService,
-        config: &Config,
-        listed: &[(Listen, ServiceId)],
-        numbers: &mut Numbers,
-    ) -> Result<(), EngineError> {
-        let SavedService {
-            number,
-            seed,
-            generation,
-            configured,
-            in_force,
-            log,
-            salts,
-            numbered,
-            sources,
-            backends,
-        } = saved;
-        let number = ServiceId(number);
-        // What the data plane has under this number is this service's only if it is known here
-        // whose numbers its slots hold.
-        let places: HashSet<Listen> = configured.places().into_iter().collect();
-        let listed = listed.iter().filter(|(at, of)| *of == number && places.contains(&at.place()));
-        let listed: Vec<&Listen> = listed.map(|(at, _)| at).collect();
-        let ours = !listed.is_empty();
-        let published = if ours { self.plane.published(number).plane()? } else { None };
-        // It may have been published, and the process have died before that was written down.
-        let in_force = in_force.filter(|before| {
-            published.as_ref().is_none_or(|image| image.method() == before.method.id())
-        });
-        let mut made = configured.clone();
-        if let Some(InForce { method, affinity, cookie_key }) = in_force {
-            (made.method, made.affinity, made.cookie_key) = (method, affinity, cookie_key);
-        }
-        let before = published.as_ref().map_or(0, |image| image.header().generation);
-        let log = log.unwrap_or_else(|| configured.name.clone());
-        let (limits, run_dir) = (&config.limits, &config.balancer.run_dir);
-        let now = self.now();
-        let (mut runtime, records) = ServiceRuntime::new(
-            ((number, seed), true),
-            made,
-            log,
-            limits,
-            run_dir,
-            published,
-            now,
-        )?;
-        runtime.builder.resume_numbers(&numbered);
-        // Of a table without states there is nothing to be lost.
-        let had = runtime.builder.published().is_some_and(|image| image.header().states > 0);
-        let lost = runtime.log.as_ref().and_then(StateLog::lost).filter(|_| ours && had);
-        runtime.lost = lost.map(|lost| {
-            let log = log_path(run_dir, &runtime.log_name);
-            let what =
-                format!("{} {lost}: connections of an earlier run are not known", log.display());
-            warn!(service = configured.name, what, "they break with a change of the pool");
-            what
-        });
-        runtime.configured = configured;
-        runtime.listed = match config.balancer.plane {
-            PlaneKind::P4 if sources.is_some() => {
-                let service = &runtime.configured.name;
-                error!(service, "a switch has no lists of sources: those of commands are left out");
-                Listed::default()
-            }
-            _ => Listed::restored(sources, now),
-        };
-        runtime.lay_over();
-        if let Some(salts) = salts {
-            runtime.salts = salts;
-        }
-        // What packets go by, whatever could not be written down.
-        listed.into_iter().for_each(|at| runtime.salts.adopt(at));
-        runtime.generation = generation.max(before);
-        for backend in backends {
-            let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
-            let found = backend.found.clone();
-            let up = backend.up || runtime.configured.check_of(&wanted).is_none();
-            let member = match former.filter(|id| numbers.give_again(id.get().into())) {
-                Some(former) => self.member(former, wanted, up, false),
-                None => self.allot(wanted, up, (numbers, 0))?,
-            };
-            let nat = self.config.balancer.nat.clone();
-            let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
-            self.install(&member, way, Some(member.id) != former)?;
-            runtime.pool.push(PoolMember { found, ..member });
-        }
-        self.restore_states(&mut runtime, records)?;
-        if runtime.lost.is_some() {
-            // What is known is written down whole, and nothing is missing in that.
-            let written = runtime.rewrite_log(now);
-            runtime.written(written);
-        }
-        self.names.insert(number, runtime.configured.name.clone());
-        self.services.insert(runtime.configured.name.clone(), runtime);
-        Ok(())
-    }
-
-    fn restore_states(
-        &self,
-        runtime: &mut ServiceRuntime,
-        records: Vec<StateRecord>,
-    ) -> Result<(), EngineError> {
-        let now = self.now();
-        let ids: HashSet<BackendId> = runtime.pool.iter().map(|member| member.id).collect();
-        for record in &records {
-            if let Some(backend) = BackendId::new(record.backend).filter(|id| ids.contains(id)) {
-                runtime.restore(record, backend, now)?;
-            }
-        }
-        if !records.is_empty() {
-            info!(service = runtime.configured.name, states = records.len(), "states restored");
         }
         Ok(())
     }

@@ -107,8 +107,11 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn rules(&self) -> Vec<(Prefix, bool)> {
-        self.entries.iter().map(|entry| (entry.prefix, entry.allow)).collect()
+    /// A file's lists with these over them; none if there are none, or the file's were not read.
+    fn laid_over(&self, file: Option<&Lists>) -> Option<Lists> {
+        let rules: Vec<(Prefix, bool)> =
+            self.entries.iter().map(|entry| (entry.prefix, entry.allow)).collect();
+        if rules.is_empty() { None } else { Lists::with(file, &rules) }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -185,9 +188,7 @@ impl ServiceRuntime {
 
     /// The file's lists, or what is over them, are others from now on.
     pub fn lay_over(&mut self) {
-        let rules = self.listed.rules();
-        let over = || Lists::with(self.configured.lists.as_ref(), &rules);
-        self.listed.over = if rules.is_empty() { None } else { over() };
+        self.listed.over = self.listed.laid_over(self.configured.lists.as_ref());
     }
 }
 
@@ -310,12 +311,11 @@ impl<P: Plane> Engine<P> {
     /// Refuses a file whose lists, with what commands have put over them, would take more room than it gives.
     pub(super) fn lists_fit(&self, config: &Config) -> Result<(), EngineError> {
         let takes = |wanted: &Service| {
-            let there = self.services.get(&wanted.name);
-            let rules = there.map_or_else(Vec::new, |there| there.listed.rules());
-            let over = (!rules.is_empty()).then(|| Lists::with(wanted.lists.as_ref(), &rules));
-            match over {
-                Some(over) => over.as_ref().map_or(0, Lists::takes),
-                None => wanted.lists.as_ref().map_or(0, Lists::takes),
+            let file = wanted.lists.as_ref();
+            let there = self.services.get(&wanted.name).filter(|one| !one.listed.is_empty());
+            match there {
+                Some(there) => there.listed.laid_over(file).as_ref().map_or(0, Lists::takes),
+                None => file.map_or(0, Lists::takes),
             }
         };
         let taken: usize = config.services.iter().map(takes).sum();

@@ -204,4 +204,16 @@ fn what_is_refused_says_why_and_changes_nothing() {
     assert_eq!(world.listed().len(), 1000);
     // One that is there may still be said anew.
     world.list(&deny("10.16.0.0/28", Some(HOUR))).expect("it is there");
+
+    // Where there is too much by now, it can be taken back, and a file is refused that leaves it so.
+    world.engine.config.limits.list_prefixes = 100;
+    let config = world.engine.config.clone();
+    let refused = world.engine.refuses(&config, false).expect_err("1,000 of 100").to_string();
+    assert!(refused.contains("limits.list_prefixes = 100"), "{refused}");
+    world.engine.unlist_source("a", "10.16.0.0/28").expect("it is there");
+    assert_eq!(world.listed().len(), 999);
+    // A start leaves them out, the file's lists apart.
+    world.engine.leave_out_lists(&config);
+    assert_eq!(world.listed().len(), 0);
+    world.engine.refuses(&config, false).expect("what is left has room");
 }

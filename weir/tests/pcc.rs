@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::WEIR;
+use weir_lab::BalancerSpec;
 use weir_lab::churn::Change;
 use weir_lab::demo::{DemoSpec, Goals, run_in};
 use weir_lab::topology::Topology;
@@ -117,11 +118,43 @@ fn cheetah_breaks_no_connection() {
 }
 
 /// Its horizon is respected: a backend that nobody announced waits for longer than a connection of the
-/// traffic is silent. (What breaks if it need not wait: crates/control/src/engine/tests/methods.rs,
-/// `jet_respects_its_horizon`.)
+/// traffic is silent. (What breaks if it need not wait is next.)
 #[test]
 fn jet_breaks_no_connection() {
     unbroken_by_churn_with("jet", Topology::L2, "warm_up = 20");
+}
+
+/// What JET's paper says of a horizon that is not respected: a fourth backend that nobody announced, and that
+/// may not wait, takes a quarter of the connections away from where they are, since nobody remembered any of
+/// them. One that was announced takes none.
+#[test]
+fn jet_breaks_what_nobody_announced() {
+    const HELD: usize = 400;
+    let _alone = common::alone();
+    let started = |backends| {
+        let lab = common::lab(4);
+        let spec = BalancerSpec {
+            method: "jet".into(),
+            service_lines: "warm_up = 0".into(),
+            ..BalancerSpec::new(WEIR, backends)
+        };
+        let balancer = common::start_spec(&lab, spec);
+        (lab, balancer)
+    };
+    let (lab, balancer) = started(4);
+    common::command(&balancer, "backend drain web4 b3");
+    let mut held = common::hold(&lab, common::WEB4, HELD);
+    common::command(&balancer, "backend drain web4 b3 --undo");
+    common::assert_unbroken(&mut held, "an announced backend", &balancer);
+    assert!(common::spread(&common::hold(&lab, common::WEB4, 100)).contains_key("b3"));
+
+    let (lab, balancer) = started(3);
+    let mut held = common::hold(&lab, common::WEB4, HELD);
+    common::command(&balancer, &format!("backend add web4 b3 {}", weir_lab::topology::backend4(3)));
+    let broken = common::troubles(&mut held).len();
+    println!("{broken} of {HELD} broke");
+    // Of 400 draws with one in four, fewer than 56 or more than 150 are less likely than one in 10,000.
+    assert!((56..=150).contains(&broken), "{broken} of {HELD}, where the paper has a quarter");
 }
 
 #[test]

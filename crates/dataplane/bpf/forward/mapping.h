@@ -174,14 +174,17 @@ static __always_inline struct source source_of(const struct port_pool *pool, __u
 	return source;
 }
 
-static __always_inline int is_mapping_of(const struct mapping *mapping, const struct flow_key *flow,
-					 __u32 id, const struct source *source)
+static __always_inline int is_mapping_of(const struct mapping *mapping,
+					 const struct being_translated *now)
 {
+	const struct flow_key *flow = &now->flow;
+	__u32 id = now->id;
+
 	return mapping->client[1] == flow->src[1] && mapping->ports == flow->ports &&
 	       mapping->client[0] == flow->src[0] && mapping->vip[1] == flow->dst[1] &&
 	       mapping->vip[0] == flow->dst[0] && mapping->protocol == flow->protocol &&
-	       mapping->backend == id && mapping->port == source->port &&
-	       mapping->origin == source->origin &&
+	       mapping->backend == id && mapping->port == now->port &&
+	       mapping->origin == now->origin &&
 	       mapping->incarnation == AT(backends, id, backend_count)->incarnation;
 }
 
@@ -215,11 +218,13 @@ __noinline __u32 try_source(struct being_translated *now, __u32 number)
 	struct mapping *mapping = AT(mappings, source.at, mapping_count);
 	__u64 word = mapping_word(mapping);
 
-	if ((word & (MAPPING_HELD | MAPPING_BUSY)) == MAPPING_HELD &&
-	    is_mapping_of(mapping, &now->flow, now->id, &source)) {
+	/* Compared from there. In registers they would have to go to the stack meanwhile, and kernels before 6.8
+	 * round a function's up to 32 bytes, of the 512 that all of a chain of calls has. */
+	now->origin = source.origin;
+	now->port = source.port;
+	asm volatile("" ::: "memory");
+	if ((word & (MAPPING_HELD | MAPPING_BUSY)) == MAPPING_HELD && is_mapping_of(mapping, now)) {
 		touch_mapping(mapping, word, now->signs, mapping_clock());
-		now->origin = source.origin;
-		now->port = source.port;
 		return source.at; /* rule: mapping.found */
 	}
 	return is_vacant(word, mapping, mapping_clock()) ? MAPPING_AT_WORK : NO_MAPPING; /* rule: mapping.others */
@@ -263,11 +268,9 @@ __noinline __u32 claim_mapping(struct being_translated *now, __u32 number)
 }
 
 /* The place of a flow's mapping on its way to a backend, which is made if there is none; NO_MAPPING if it can
- * have none. Global, so that the verifier goes through it once. */
-__noinline __u32 mapping_there(struct being_translated *now)
+ * have none. */
+static __always_inline __u32 mapping_there(struct being_translated *now)
 {
-	if (!now)
-		return NO_MAPPING;
 	__u32 vacant = MAPPING_TRIES;
 
 	now->end = end_of(&now->flow, now->id);

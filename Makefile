@@ -11,7 +11,7 @@ RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations p4-test kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -31,6 +31,8 @@ help:
 	@echo '            one history of faults under connections'
 	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
 	@echo '            SIGKILLs at random moments of updates under connections'
+	@echo 'make upgrade-test [OLD=COMMIT] [NEW=COMMIT]'
+	@echo '            a version takes the place of an older one, and goes again, under connections'
 	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
 	@echo '            BPF program and its twin, of a grammar and blind'
@@ -77,6 +79,11 @@ soak-faults:
 soak-kills:
 	@scripts/setup test
 	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
+
+# OLD and NEW: commits or programs, see scripts/upgrade-test.
+upgrade-test:
+	@scripts/setup test
+	@scripts/upgrade-test $(OLD) $(NEW)
 
 # The documentation as pages for a browser.
 site:

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
 use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
-use weir_bench::{control, instructions, lookup, maps, plane, throughput, update, xdp};
+use weir_bench::{checks, control, instructions, lookup, maps, plane, throughput, update, xdp};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -70,6 +70,13 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
         }
         BenchVerb::Plane(options) => burst_plane(options),
         BenchVerb::Control(options) => control_plane(&options),
+        BenchVerb::Checks { backends, interval, seconds, patience, json } => {
+            let time = Duration::from_secs(seconds.into());
+            let weir = std::env::current_exe().context("cannot find the program itself")?;
+            let request = checks::Request { weir, backends, interval, time, patience };
+            let report = checks::run(&request, |row| lines(std::slice::from_ref(row), json))?;
+            if json { out::json(&report) } else { Ok(()) }
+        }
         BenchVerb::Lookup(options) if options.control => othello_control(&options),
         BenchVerb::Lookup(options) => lookups(&options),
         BenchVerb::Maps(options) => compact_maps(options),
@@ -99,6 +106,7 @@ fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
         sizes: options.sizes(),
         rounds: options.rounds,
         failovers: options.failovers,
+        scrapes: options.scrapes,
         patience: options.patience,
         seed: options.seed,
     };

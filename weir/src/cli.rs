@@ -234,6 +234,10 @@ pub enum Verb {
         /// The same.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Also look whether this version can go on from what the instance has in the kernel and in its run
+        /// directory, while another one runs: before it takes that one's place.
+        #[arg(long)]
+        upgrade: bool,
     },
     /// Look for what would stop packets, and say how to mend it. Ends with 1 if anything would. With
     /// --backend it looks at this host as one that packets are sent to.

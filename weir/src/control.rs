@@ -51,7 +51,7 @@ pub fn stdin_text() -> anyhow::Result<String> {
     Ok(text_of(bytes, STDIN)?)
 }
 
-pub fn check(path: &Path) -> anyhow::Result<()> {
+pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
     let (name, config) = match is_stdin(path) {
         true => (STDIN.to_owned(), Config::parse(&stdin_text()?, STDIN)?),
         false => (path.display().to_string(), Config::load(path)?),
@@ -67,6 +67,13 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     out::line(format_args!("{name}: good; {services} services{elsewhere}"));
     if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
         out::line(format_args!("warning: {warning}"));
+    }
+    if upgrade {
+        let words = match engine::goes_on_from(&config)? {
+            true => "this version goes on from what is there",
+            false => "nothing is there to go on from",
+        };
+        out::line(format_args!("{}: {words}", config.balancer.name));
     }
     Ok(())
 }

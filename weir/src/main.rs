@@ -82,7 +82,9 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Doctor { options, no_probe, json, .. } => {
             control::doctor(&agent::balancers_file(*options), !no_probe, json)
         }
-        Verb::Check { file, config } => done(control::check(&config.unwrap_or(file))),
+        Verb::Check { file, config, upgrade } => {
+            done(control::check(&config.unwrap_or(file), upgrade))
+        }
         Verb::Fib { what } => fib::run(what),
         Verb::Schema { proto: true, .. } => {
             out::text(weir_control::api::PROTO);

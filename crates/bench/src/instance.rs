@@ -2,9 +2,12 @@
 
 use crate::Result;
 use crate::error::{Context, ensure};
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -122,6 +125,13 @@ impl Instance {
         Ok((field("VmRSS:"), field("RssAnon:")))
     }
 
+    /// Processor time that the process has taken, of all its threads, the kernel's share of it included.
+    pub fn cpu(&self) -> Result<Duration> {
+        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.process.id() as i32));
+        let time = clock.and_then(ClockId::now).context("reading the balancer's processor time")?;
+        Ok(Duration::from(time))
+    }
+
     /// Bytes that its files take, but for configuration and log.
     pub fn saved(&self) -> u64 {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
@@ -138,6 +148,24 @@ impl Drop for Instance {
         process::kill(&mut self.process);
         remove(&self.weir, &self.name);
     }
+}
+
+/// All metrics that a balancer serves at an address, as a Prometheus in this network namespace reads them: how
+/// long that took, and how many bytes there were.
+pub fn scrape(address: &str, patience: Duration) -> Result<(Duration, usize)> {
+    let begun = Instant::now();
+    let read = || -> io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(patience))?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().context("reading metrics")?;
+    let took = begun.elapsed();
+    ensure!(body(&bytes)?.contains("# EOF"), "metrics end before they are all there");
+    Ok((took, bytes.len()))
 }
 
 /// Removes what an instance has left in the kernel and on disk.

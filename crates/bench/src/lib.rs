@@ -1,5 +1,5 @@
 //! Measurements: lookups of steering methods and of compact maps, updates, the XDP program, burst planes,
-//! connections beside the kernel's own ways, the control plane.
+//! connections beside the kernel's own ways, the control plane, health checks.
 //!
 //! Things that are compared are measured in one run, in turn, and reported as medians with their
 //! spread: this machine may be shared and noisy. Each module has a request, a function that
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+pub mod checks;
 pub mod control;
 mod error;
 mod instance;

@@ -106,10 +106,9 @@ impl Document {
         };
         match serde_json::from_slice(&text) {
             Ok(document) => Ok(Some(document)),
-            Err(error) => Err(StoreError::Corrupt {
-                path: path.to_path_buf(),
-                reason: format!("it is not the JSON that was expected: {error}"),
-            }),
+            Err(error) => {
+                Err(StoreError::Corrupt { path: path.to_path_buf(), reason: not_ours(&error) })
+            }
         }
     }
 
@@ -197,6 +196,15 @@ impl NameLock {
                 Err(error) => return Err(StoreError::io("inspect", directory)(error)),
             }
         }
+    }
+}
+
+/// Why JSON is not what this version writes. What is sound in itself may be another version's: a field that is
+/// not known here says something, or it would not be there.
+fn not_ours(error: &serde_json::Error) -> String {
+    match error.is_data() {
+        true => format!("another version of weir may have written it: {error}"),
+        false => format!("it is not the JSON that was expected: {error}"),
     }
 }
 

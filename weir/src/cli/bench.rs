@@ -135,8 +135,27 @@ pub enum BenchVerb {
         json: bool,
     },
     /// Time and memory of the control plane of a running balancer: start, pool changes until
-    /// packets follow, deaths of a host, status (docs/bench.md).
+    /// packets follow, deaths of a host, status, metrics (docs/bench.md).
     Control(ControlOptions),
+    /// Health checks that a running balancer makes in a second, how late they are, and what share of a core they
+    /// take, seen by the backends (docs/bench.md).
+    Checks {
+        /// Numbers of backends, each with an address of its own.
+        #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32_000), default_value = "1000")]
+        backends: Vec<u32>,
+        /// From one check of a backend to the next.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "100ms")]
+        interval: Duration,
+        /// Seconds of each measurement.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+        seconds: u32,
+        /// Longest wait until each backend is checked.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
+        patience: Duration,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Args, Clone)]
@@ -164,6 +183,9 @@ pub struct ControlOptions {
     /// Deaths of a host of each row.
     #[arg(long, default_value_t = 2)]
     pub failovers: u32,
+    /// Readings of all metrics of each row, more than a second apart.
+    #[arg(long, default_value_t = 20)]
+    pub scrapes: u32,
     /// Longest wait for anything that has to come.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
     pub patience: Duration,

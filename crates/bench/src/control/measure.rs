@@ -1,10 +1,11 @@
 //! One size: start, changes, deaths of a host, status, memory.
 
+use super::plan::METRICS;
 use super::world::{Seen, World};
 use super::{Request, Row, Size, Tail};
 use crate::Result;
 use crate::error::ensure;
-use crate::instance::Instance;
+use crate::instance::{Instance, scrape};
 use crate::neighbour::{self, Away};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,6 +24,8 @@ const BURST_EVERY: Duration = Duration::from_millis(1);
 const PROBED_EVERY: Duration = Duration::from_millis(8);
 /// Times that the status is asked for.
 const STATUSES: usize = 9;
+/// Between two readings of metrics: who asks sooner than a second after the one before gets the same text again.
+const FRESH: Duration = Duration::from_millis(1100);
 
 /// Measures a size.
 pub fn row(request: &Request, size: &Size) -> Result<Row> {
@@ -30,6 +33,16 @@ pub fn row(request: &Request, size: &Size) -> Result<Row> {
     // A thread of its own, because what it starts inherits the cores that it may use.
     let joined = thread::scope(|scope| scope.spawn(|| Bench::run(request, size, spare)).join());
     joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Readings of all metrics.
+struct Scrapes {
+    /// Milliseconds of each.
+    times: Vec<f64>,
+    /// Processor time of the balancer meanwhile.
+    cpu: Duration,
+    /// Bytes of the last one.
+    bytes: usize,
 }
 
 struct Bench<'a> {
@@ -64,6 +77,7 @@ impl<'a> Bench<'a> {
         for _ in 0..STATUSES {
             statuses.push(ms(bench.instance.status(request.patience)?.1));
         }
+        let Scrapes { times, cpu, bytes } = bench.scrapes()?;
         let (resident, own) = bench.instance.memory()?;
         Ok(Row {
             services: size.services,
@@ -78,6 +92,9 @@ impl<'a> Bench<'a> {
             failover_services: size.services_on(0).len(),
             failover_ms: (!failovers.is_empty()).then(|| Tail::of(failovers)),
             status_ms: Tail::of(statuses).median,
+            scrape_cpu_ms: ms(cpu) / times.len() as f64,
+            scrape_ms: Tail::of(times),
+            scrape_bytes: bytes,
             rss_mb: resident as f64 / 1e6,
             anonymous_mb: own as f64 / 1e6,
             saved_mb: bench.instance.saved() as f64 / 1e6,
@@ -112,6 +129,21 @@ impl<'a> Bench<'a> {
                 }
             }
         }
+    }
+
+    /// Reads all metrics, on the balancer's own host.
+    fn scrapes(&self) -> Result<Scrapes> {
+        let mut all = Scrapes { times: Vec::new(), cpu: Duration::ZERO, bytes: 0 };
+        let patience = self.request.patience;
+        for _ in 0..self.request.scrapes.max(1) {
+            thread::sleep(FRESH);
+            let before = self.instance.cpu()?;
+            let (took, bytes) = self.world.balancer.enter(|| scrape(METRICS, patience))??;
+            all.cpu += self.instance.cpu()?.saturating_sub(before);
+            all.times.push(ms(took));
+            all.bytes = bytes;
+        }
+        Ok(all)
     }
 
     /// The states of the first service.

@@ -32,6 +32,8 @@ pub struct Request {
     pub rounds: u32,
     /// Deaths of a host of each size.
     pub failovers: u32,
+    /// Times that metrics are read of each size, more than a second apart.
+    pub scrapes: u32,
     /// Longest wait for anything that has to come.
     pub patience: Duration,
     /// Seed of what is drawn: services and flows.
@@ -122,6 +124,12 @@ pub struct Row {
     pub failover_services: usize,
     /// Milliseconds for all of `/v1/status`, median.
     pub status_ms: f64,
+    /// Milliseconds for all metrics, from the connection to the last byte.
+    pub scrape_ms: Tail,
+    /// Milliseconds of processor time of the process meanwhile, all that it does besides included, on average.
+    pub scrape_cpu_ms: f64,
+    /// Bytes of an answer with all metrics.
+    pub scrape_bytes: usize,
     /// Resident memory of the process at the end, in MB of 10^6 bytes.
     pub rss_mb: f64,
     /// Of it, what is its own: without memory that it shares with the kernel or with files.
@@ -181,8 +189,15 @@ impl fmt::Display for Row {
         }
         write!(
             f,
-            ", status {:.1} ms, {:.0} MB resident ({:.0} its own), {:.1} MB saved",
-            self.status_ms, self.rss_mb, self.anonymous_mb, self.saved_mb
+            ", status {:.1} ms, metrics {}, {:.1} ms of a core for {:.1} MB, {:.0} MB resident ({:.0} its \
+             own), {:.1} MB saved",
+            self.status_ms,
+            self.scrape_ms,
+            self.scrape_cpu_ms,
+            self.scrape_bytes as f64 / 1e6,
+            self.rss_mb,
+            self.anonymous_mb,
+            self.saved_mb
         )
     }
 }

@@ -11,6 +11,8 @@ pub const PORT: u16 = 80;
 pub const CHECK_PORT: u16 = 9000;
 /// How often backends are checked.
 const CHECK_EVERY: &str = "1s";
+/// Where it serves its metrics.
+pub const METRICS: &str = "10.0.0.1:9469";
 /// The balancer's address.
 pub const BALANCER: &str = "10.0.0.1/15";
 
@@ -73,7 +75,7 @@ impl Size {
         // A new table beside the old one, and room for the gaps between tables.
         let table_bytes = u64::from(self.services) * 40_000 + u64::from(states) * 24;
         put!(text, "[balancer]\nname = \"{name}\"\ninterfaces = [\"eth0\"]");
-        put!(text, "run_dir = \"{}\"", run_dir.display());
+        put!(text, "run_dir = \"{}\"\nmetrics = \"{METRICS}\"", run_dir.display());
         put!(text, "[limits]\nservices = {}", self.services + 8);
         put!(text, "backends = {}", (self.backends + 64).min(32_767));
         put!(text, "table_bytes = {}", table_bytes.max(160 << 20));

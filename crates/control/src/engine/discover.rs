@@ -30,6 +30,7 @@ const MOST_NAMED: usize = 3;
 
 /// That a backend was looked up, and what is known of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Found {
     /// The name of the entry.
     pub by: String,

@@ -24,7 +24,13 @@ pub const FILE: &str = "runtime.json";
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a restarted engine goes on from.
+///
+/// What an instance goes on from is taken as a whole: a field that is not known here was written by a newer
+/// version, which uses it, and is refused. So a field that is new is left out where it says nothing, and
+/// may be missing. The description of a service is the file's as it was read: what is not known of that
+/// is passed over, since the file says it, too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Document {
     /// The services as they were left, by name.
     pub services: BTreeMap<String, SavedService>,
@@ -34,7 +40,7 @@ pub struct Document {
 
 /// What has changed in a [`Document`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
     /// A service is new, or another than it was.
     Service {
@@ -171,6 +177,7 @@ impl<P: Plane> Engine<P> {
 
 /// A service as it was left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SavedService {
     /// Number of the service in the data plane.
     pub number: u32,
@@ -277,6 +284,7 @@ impl ServiceRuntime {
 
 /// A backend as it was left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SavedBackend {
     /// Number of the backend in the data plane.
     pub id: u16,

@@ -426,6 +426,22 @@ pub fn unload(name: &str) -> Result<bool, EngineError> {
     Ok(true)
 }
 
+/// Whether a start of this version would go on from what an instance of the configuration's name has, in the
+/// kernel and in its run directory, whether it runs or not. `false`: there is nothing. Changes nothing, and
+/// takes no lock.
+///
+/// # Errors
+/// What a start would say of what it cannot read.
+pub fn goes_on_from(config: &Config) -> Result<bool, EngineError> {
+    let run_dir = &config.balancer.run_dir;
+    if RunLock::is_used(run_dir) {
+        crate::store::check_logs(run_dir)?;
+        Document::read(run_dir)?;
+    }
+    let left = KernelPlane::left_in(&pin_directory(&config.balancer.name)).plane()?;
+    Ok(left.is_some())
+}
+
 /// The names of the instances that have a data plane in the kernel.
 ///
 /// # Errors

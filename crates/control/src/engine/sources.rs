@@ -59,6 +59,7 @@ pub struct ListedSource {
 
 /// What a restart finds of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SavedSources {
     /// The boot by whose clock they end.
     boot: String,
@@ -66,6 +67,7 @@ pub struct SavedSources {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SavedSource {
     prefix: String,
     allow: bool,

@@ -18,6 +18,7 @@ use weir_steering::{BackendId, Known, LOAD, Phase, SCHEDULER, ServiceState, Stat
 
 /// What a service's published tables are made by.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct InForce {
     /// The method and its settings.
     pub method: Method,

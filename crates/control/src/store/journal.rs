@@ -12,7 +12,7 @@
 //! the two files) it says nothing. What is there of a record that was not written to its end is no
 //! record, and the next one takes its place. The checksum covers the position too.
 
-use super::{Document, StoreError, create, rename, temporary};
+use super::{Document, StoreError, create, not_ours, rename, temporary};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File};
@@ -90,8 +90,8 @@ impl Journal {
                     1 => serde_json::from_slice(body).map(|change| vec![change]),
                     _ => serde_json::from_slice(body),
                 };
-                let damaged = |error| corrupt(format!("a record is damaged: {error}"));
-                changes.extend(made.map_err(damaged)?);
+                // Its checksum is right, so it is as somebody wrote it.
+                changes.extend(made.map_err(|error| corrupt(not_ours(&error)))?);
             }
         }
         Ok(Some((found, changes)))

@@ -340,7 +340,7 @@ fn map(file: &File, path: &Path) -> Result<MmapMut, StoreError> {
 }
 
 /// Whether this version can read the state logs in a run directory. Changes nothing. A file that is no
-/// log is nobody's here.
+/// log is nobody's here, and one that goes meanwhile was a log of an instance that runs.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a log of another version.
@@ -352,8 +352,11 @@ pub fn check_logs(run_dir: &Path) -> Result<(), StoreError> {
             continue;
         }
         let mut header = Vec::with_capacity(RECORD);
-        File::open(&path)
-            .and_then(|file| file.take(RECORD as u64).read_to_end(&mut header))
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file,
+        };
+        file.and_then(|file| file.take(RECORD as u64).read_to_end(&mut header))
             .map_err(StoreError::io("read", &path))?;
         if header.len() == RECORD && header[..8] == *MAGIC {
             check_header(&header, &path)?;

@@ -162,3 +162,18 @@ fn what_is_no_log_or_of_another_version_is_refused() {
     }
     assert_eq!(read(&path).len(), 1);
 }
+
+/// Its checksum is right, so somebody has written it so: a newer version, with a change that this one does not know.
+#[test]
+fn a_record_that_is_not_known_is_another_versions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runtime.json");
+    let mut journal = Journal::new(path.clone());
+    journal.rewrite(&Numbers::new()).unwrap();
+    journal.append(&[change(1)]).unwrap();
+    journal.append(&["a change of another kind"]).unwrap();
+    let error = Journal::read::<Numbers, (String, u64)>(&path).unwrap_err().to_string();
+    for words in ["runtime.log", "another version of weir may have written it"] {
+        assert!(error.contains(words), "{error}");
+    }
+}

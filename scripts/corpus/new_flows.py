@@ -1,5 +1,5 @@
-"""How many new flows a service takes, in all and from each prefix of sources. What begins a flow is a SYN
-without ACK; whatever else comes is of a connection, and no cap is asked for it."""
+"""How many new flows a service takes, in all and from each prefix of sources, and how many connections each prefix
+may hold. What begins a flow is a SYN without ACK; whatever else comes is of a connection, and no cap is asked for it."""
 
 import ipaddress
 
@@ -14,6 +14,7 @@ B1 = backend(1)
 HOSTS = {4: ("10.3.2.7", "10.3.2.9", "10.3.3.7"),
          6: ("2001:db8:3:1ff::7", "2001:db8:3:101::9", "2001:db8:3:2ff::7")}
 ALL = {"every": 1000, "burst": 3}
+HELD = {"connections": 2, "ipv4_prefix": 24, "ipv6_prefix": 56}
 SOURCE = {"source_every": 1000, "source_burst": 2, "ipv4_prefix": 24, "ipv6_prefix": 56}
 # TCP's other bits change nothing: ECN set-up (RFC 3168) is a SYN as any.
 BEGINS = ("S", "SEC", "SP", "SU")
@@ -26,6 +27,63 @@ def services(caps, **other):
 
 def syn(source, flags="S", port=80, *between, **other):
     return segment(source, port, *between, flags=flags, **other)
+
+
+def begin(source, port, to=None):
+    """The SYN of a connection of its own."""
+    v4 = ipaddress.ip_address(source).version == 4
+    head = Ip(src=source, dst=to or VIP) if v4 else Ip6(src=source, dst=to or VIP6)
+    return Packet(eth(), head, Tcp(sport=port, dport=80, flags="S"), data(20))
+
+
+def held(book):
+    """Connections that a prefix may hold."""
+    full = "source_connection_cap"
+    book.setup("held", [B1], services(HELD))
+    book.setup("held_residue", [B1], [service(addr, 80, method="residue", new_flows=HELD) for addr in (VIP, VIP6)])
+    book.setup("held_and_rates", [B1], services({**HELD, "connections": 1, "source_every": 1000, "source_burst": 2}))
+    book.setup("held_and_spent", [B1], services({**HELD, "connections": 1, "every": 1000, "burst": 1}))
+    book.setup("held_addresses", [B1], [service(VIP, 80, new_flows={**HELD, "connections": 1}, also=["10.0.0.77"])])
+    for family, (host, neighbour, other) in HOSTS.items():
+        said = NAMES[family]
+        taken = lambda source, port: sends(begin(source, port), B1, new=True)
+        refused = lambda source, port: drops(begin(source, port), full)
+        both = [taken(host, 1), taken(neighbour, 2)]
+        for setup in ("held", "held_residue"):
+            name = setup.replace("held", "connections")
+            book.case(f"{name}_{said}", "caps.held", setup, "All hosts of a prefix share what it may hold; another one has its own.",
+                      *both, refused(host, 3), refused(neighbour, 4), taken(other, 5), taken(other, 6), refused(other, 7))
+        book.case(f"connections_repeated_{said}", "caps.repeated", "held", "A SYN that is sent again is of the same connection.",
+                  taken(host, 1), *both, *both, refused(host, 3), *both)
+        book.case(f"connections_counted_{said}", "caps.counted", "held",
+                  "What is known to live counts, and nothing else does once it is known.",
+                  change(counted=[host, neighbour]), refused(host, 1), taken(other, 1), change(counted=[host]), taken(host, 1),
+                  refused(host, 2), refused(neighbour, 3), taken(other, 2), taken(other, 3), refused(other, 4))
+        book.case(f"connections_beyond_{said}", "caps.held", "held", "A prefix that holds more than it may begins none.",
+                  change(counted=[host] * 5), refused(host, 1), change(ended=host, port=9), *[refused(host, 2)] * 2,
+                  change(counted=[host] * 2), refused(host, 3), change(counted=[]), *both, refused(host, 3))
+        book.case(f"connections_ended_{said}", "caps.counted", "held",
+                  "In the place of one that has ended comes another, and one with its ports is none that was counted.",
+                  *both, refused(host, 3), change(ended=host, port=1), taken(host, 3), refused(host, 1), refused(host, 4),
+                  taken(neighbour, 2))
+        book.case(f"connections_lapsed_{said}", "caps.passed", "held", "What nobody has counted for too long refuses nobody.",
+                  *both, refused(host, 3), change(seconds=400), taken(host, 3), taken(host, 4))
+        book.case(f"connections_before_rates_{said}", "caps.source", "held_and_rates",
+                  "What a prefix may not hold takes nothing from its rate.",
+                  taken(host, 1), *[refused(host, 2)] * 4, change(ended=host, port=1), taken(host, 3),
+                  change(ended=host, port=3), drops(begin(host, 4), "source_flow_cap"))
+        book.case(f"connections_after_rates_{said}", "caps.service", "held_and_spent",
+                  "What a rate refuses is no connection.",
+                  taken(other, 1), *[drops(begin(host, port), "new_flow_cap") for port in (1, 2, 3)])
+        for flags in OTHERS:
+            book.case(f"connections_no_beginning_{flags.lower() or 'none'}_{said}", "steer.deliver", "held",
+                      "No other segment is refused, nor does it count.",
+                      *[sends(syn(host, flags), B1)] * 3, *both, refused(host, 3), sends(syn(host, flags), B1))
+    host = HOSTS[4][0]
+    book.case("connections_addresses_ipv4", "caps.held", "held_addresses",
+              "Connections to two addresses of a service are two, also with the same ports.",
+              sends(begin(host, 1), B1, new=True), drops(begin(host, 1, "10.0.0.77"), full), sends(begin(host, 1), B1, new=True),
+              drops(begin(host, 1, "10.0.0.77"), full))
 
 
 def books():
@@ -146,4 +204,5 @@ def books():
         packet = Packet(eth(), head, Udp(sport=5555, dport=53), data(20))
         book.case(f"other_service_{NAMES[family]}", "steer.deliver", "udp", "Another service of the address has no caps.",
                   *[sends(syn(host), B1, new=True)] * 2, drops(syn(host), "source_flow_cap"), sends(packet, B1, new=True))
+    held(book)
     return [book]

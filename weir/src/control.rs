@@ -373,11 +373,16 @@ fn print_new_flows(flows: &NewFlowStatus) {
     let rates = [
         rate(flows.per_second, flows.burst, ""),
         rate(flows.source_per_second, flows.source_burst, &prefix),
+        flows.source_connections.map(|most| format!("{most} connections{prefix}")),
     ];
     let rates: Vec<String> = rates.into_iter().flatten().collect();
     let pending = if flows.in_force { "" } else { "; not in force yet" };
+    let held = match flows.source_connections {
+        Some(_) => format!(", {} by its connections", flows.capped_connections),
+        None => String::new(),
+    };
     out::line(format_args!(
-        "new flows: {}; {} dropped by the service's cap, {} by their source's{pending}",
+        "new flows: {}; {} dropped by the service's cap, {} by their source's{held}{pending}",
         rates.join("; "),
         flows.capped,
         flows.capped_of_source

@@ -1,5 +1,6 @@
 //! How many new flows a service takes: one source floods, those of other prefixes and the connections that
-//! there are go on; caps outlive the process, are changed by a reload, and lifted by one.
+//! there are go on; caps outlive the process, are changed by a reload, and lifted by one. And how many connections a
+//! prefix may hold.
 
 mod common;
 
@@ -192,6 +193,75 @@ fn a_flood_of_one_prefix_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_prefix_holds_no_more_connections_than_it_may() {
+    const MOST: usize = 5;
+    let _alone = common::alone();
+    let lab: Arc<Lab> =
+        common::lab_of(LabSpec { backends: POOL, addresses_per_client: 3, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", POOL);
+    // Numbers 1 and 2 are hosts of one prefix, 0 is of another.
+    let hosts = |n: usize| 1 + n % 2;
+    let mut all: Vec<Vec<TcpStream>> = [WEB4, WEB6]
+        .iter()
+        .map(|to| (0..2).map(|n| connect(&lab, hosts(n), *to)).collect())
+        .collect();
+    let limit = format!("source_connections = {MOST}\nipv4_prefix = 24\nipv6_prefix = 112");
+    reload(&balancer, &limit);
+    let shown = common::command(&balancer, "status");
+    let line = format!("new flows: {MOST} connections of each IPv4 /24 and IPv6 /112; 0 dropped");
+    assert!(shown.contains(&line), "{shown}");
+
+    let mut waiting = Vec::new();
+    for (to, held) in [WEB4, WEB6].into_iter().zip(&mut all) {
+        // Those count that were there before.
+        held.extend((2..MOST).map(|n| connect(&lab, hosts(n), to)));
+        held.iter_mut().for_each(answers);
+        let before = dropped(&balancer, "source_connection_cap");
+        let more: Vec<_> = (0..3).map(|n| begin(&lab, hosts(n), to)).collect();
+        common::eventually("what is beyond is dropped", || {
+            dropped(&balancer, "source_connection_cap") >= before + more.len() as u64
+        });
+        assert_eq!(opened(&more), 0);
+        (0..3).for_each(|_| answers(&mut connect(&lab, 0, to)));
+        held.iter_mut().for_each(answers);
+        waiting.push(more);
+    }
+    let said = common::command(&balancer, "explain tcp 10.77.101.1:4000 10.77.0.100:80");
+    let words = "dropped as source_connection_cap, as its /24 holds as many connections as it may";
+    assert!(said.contains(words), "{said}");
+    for service in ["web4", "web6"] {
+        let told = new_flows(&balancer, service);
+        assert!(told["in_force"] == true && told["source_connections"] == MOST, "{told}");
+        assert!(told["capped"] == 0 && told["capped_of_source"] == 0, "{told}");
+        assert!(told["capped_connections"].as_u64().unwrap() >= 3, "{told}");
+    }
+
+    // In the place of each that ends comes another.
+    for (held, waiting) in all.iter_mut().zip(&waiting) {
+        held.truncate(MOST - 2);
+        common::eventually("two begin where two have ended", || opened(waiting) >= 2);
+        assert_eq!(opened(waiting), 2);
+        held.iter_mut().for_each(answers);
+    }
+
+    // What an earlier process has seen to begin counts, too.
+    balancer.kill();
+    balancer.launch().unwrap();
+    let before = dropped(&balancer, "source_connection_cap");
+    let late: Vec<_> = [WEB4, WEB6].iter().map(|to| begin(&lab, 1, *to)).collect();
+    common::eventually("what is beyond is dropped", || {
+        dropped(&balancer, "source_connection_cap") >= before + late.len() as u64
+    });
+    assert_eq!(opened(&late), 0);
+    all.iter_mut().flatten().for_each(answers);
+
+    // And lifted: whoever still tries is taken.
+    reload(&balancer, "");
+    common::eventually("all begin", || opened(&late) == late.len());
+    all.iter_mut().flatten().for_each(answers);
+}
+
+#[test]
 fn caps_that_cannot_be_kept_are_refused_where_they_stand() {
     let _alone = common::alone();
     let lab = common::lab(POOL);
@@ -208,6 +278,7 @@ fn caps_that_cannot_be_kept_are_refused_where_they_stand() {
     for (lines, wrong) in [
         ("burst = 5", "there is no per_second"),
         ("per_second = 0", "0 is out of range"),
+        ("source_connections = 0", "0 is out of range"),
         ("source_per_second = 5\nipv4_prefix = 33", "33 is out of range"),
     ] {
         write(&balancer, lines);

@@ -442,6 +442,12 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
     );
     each!(
         counters,
+        "service_capped_connections",
+        "New flows that were dropped as their source's prefix holds as many connections as it may",
+        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped_connections)
+    );
+    each!(
+        counters,
         "service_refused_of_prefix",
         "Flows that were not remembered because of limits.states_per_prefix",
         |one: &ServiceStatus| Some(one.refused_of_prefix)

@@ -93,7 +93,9 @@ struct cap {
 	__u64 mask4;    /* what is left of an address to be a prefix, of the lower half in IPv4 */
 	__u64 mask6[2];
 	struct hash_key key; /* which buckets a prefix has is known to who has it */
-	__u64 reserved[2];
+	__u64 limit;    /* connections of each prefix (HELD_MOST), 0: any number; the number of their latest count
+			 * << HELD_COUNT_SHIFT; the tick at which that is too old << 32 */
+	__u64 capped_connections; /* new flows that were not taken as their prefix held as many */
 };
 
 struct backend {

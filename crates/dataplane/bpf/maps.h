@@ -220,6 +220,26 @@ struct {
 	__type(value, __u64);
 } source_buckets SEC(".maps");
 
+/* How many connections prefixes of sources hold, of all services, in two rows of counters that stand beside each
+ * other (caps.h), and behind them how many all hold together. Not pinned: the control plane counts anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, HELD_ROW + 1);
+	__type(key, __u32);
+	__type(value, __u32[2]);
+} held SEC(".maps");
+
+/* Connections that were counted there lately, so that a SYN that is sent again does not count again: the hash of
+ * each, with the number of the count in its last eight bits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, HELD_FLOWS);
+	__type(key, __u32);
+	__type(value, __u64);
+} held_flows SEC(".maps");
+
 /* How QUIC ids are taken apart, and the backends that they lead to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -232,7 +232,9 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (number & TABLE_CAPPED && (apart ? begins_flow(p) : may_begin_flow(ctx))) {
 			if (!apart)
 				return go_apart(ctx);
-			enum reason reason = is_capped(number, p->src[0], p->src[1]);
+			__u32 told = number & TABLE_SALTED ? salt_of(vip, p->dst[1]) : 0;
+			enum reason reason = is_capped(number, p->src[0], p->src[1],
+						       p->ports ^ told << 16);
 
 			if (reason != REASON_OK)
 				return leave(reason, XDP_DROP); /* rule: caps.dropped */

@@ -223,6 +223,13 @@ numbers! {
     HEAD_USED: u32 = 0xffff_0000;
     /// a slot more in use
     HEAD_ONE_USED: u32 = 0x1_0000;
+
+    /// nanoseconds shifted right by so many bits are the ticks until which counts of connections are believed
+    HELD_TICK_SHIFT: u32 = 30;
+    /// the bits of a limit that say how many connections a prefix may hold
+    HELD_MOST: u32 = 0xff_ffff;
+    /// where the number of the latest count stands in a limit, and above it the tick
+    HELD_COUNT_SHIFT: u32 = 24;
 }
 
 // These are made anew with each program.
@@ -235,6 +242,12 @@ numbers! {
     CAP_ROW: u32 = 1 << 16;
     /// a bucket that others take out of is tried so often
     CAP_TRIES: u32 = 8;
+    /// counters of each of both rows that tell how many connections prefixes hold; a power of two
+    HELD_ROW: u32 = 1 << 18;
+    /// while so many connections are counted for each one that a prefix may hold, none is refused
+    HELD_CROWD: u32 = 1 << 16;
+    /// places for connections that were counted lately; a power of two
+    HELD_FLOWS: u32 = 1 << 17;
 
     /// backends of the programs that measure bounds; a power of two
     BOUND_BACKENDS: u32 = 64;

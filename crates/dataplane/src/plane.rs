@@ -15,9 +15,9 @@ use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
-    Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareResize,
-    PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TooManyMacs, TraceCounts,
-    TrackedFlows, Translations, UserStatus, Wanted,
+    HeldCounts, Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane,
+    PrepareResize, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TooManyMacs,
+    TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -306,6 +306,23 @@ impl Plane for LivePlane {
 
     fn capped_flows(&self, service: ServiceId) -> CappedFlows {
         self.kernel.capped_flows(service)
+    }
+
+    fn held(&self) -> Result<HeldCounts, Error> {
+        self.kernel.held()
+    }
+
+    fn correct_held(
+        &mut self,
+        before: &HeldCounts,
+        counted: &HeldCounts,
+        lasts: Duration,
+    ) -> Result<(), Error> {
+        self.kernel.correct_held(before, counted, lasts)
+    }
+
+    fn release_held(&mut self, ended: &[ServiceState]) -> Result<(), Error> {
+        self.kernel.release_held(ended)
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {

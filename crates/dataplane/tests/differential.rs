@@ -95,8 +95,9 @@ struct World {
     /// Mappings that were compared, and answers that came to an address of the balancer's.
     mapped: u64,
     unmapped: u64,
-    /// New flows that were found not taken at comparisons, by their services' caps and by their prefixes'.
-    capped: [u64; 2],
+    /// New flows that were found not taken at comparisons, by their services' caps, by their prefixes', and
+    /// by the connections that these held.
+    capped: [u64; 3],
     asked: u32,
 }
 
@@ -303,7 +304,7 @@ impl World {
             to_places: BTreeMap::new(),
             mapped: 0,
             unmapped: 0,
-            capped: [0; 2],
+            capped: [0; 3],
             asked: 0,
         };
         tunnels::tag_device(&mut world.plane);

@@ -70,7 +70,12 @@ const DENIED: u32 = 0xf107;
 fn caps() -> FlowCaps {
     let rate = Rate::every(1 << 30, 1 << 28);
     let source = SourceRate { rate, ipv4_bits: 23, ipv6_bits: 55 };
-    FlowCaps { all: Some(rate), source: Some(source), key: weir_hash::HashKey::from_seed(9) }
+    FlowCaps {
+        all: Some(rate),
+        source: Some(source),
+        held: None,
+        key: weir_hash::HashKey::from_seed(9),
+    }
 }
 
 /// Its sources: all but that one, one beside which there are no clients, and a few networks.

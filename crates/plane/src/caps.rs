@@ -6,10 +6,11 @@
 //! more than its rate, since the fuller of its buckets loses one for each of its flows; and a prefix is kept
 //! from what it may have only if others have emptied *both* of its buckets. The twin of `bpf/caps.h`.
 
+use crate::held::{Held, HeldCounts, SourceLimit, places};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use weir_hash::HashKey;
-use weir_steering::ServiceId;
+use weir_steering::{ServiceId, StateKey};
 use weir_wire::hash::hash_address;
 use weir_wire::{Reason, unmap_address};
 
@@ -64,11 +65,16 @@ pub struct SourceRate {
 impl SourceRate {
     /// The prefix that an address has, as an address.
     pub fn prefix_of(&self, source: &[u8; 16]) -> [u8; 16] {
-        let ipv4 = unmap_address(source).is_ipv4();
-        let bits = if ipv4 { 96 + u32::from(self.ipv4_bits) } else { self.ipv6_bits.into() };
-        let host = u128::MAX.checked_shr(bits).unwrap_or(0);
-        (u128::from_be_bytes(*source) & !host).to_be_bytes()
+        prefix_of(source, self.ipv4_bits, self.ipv6_bits)
     }
+}
+
+/// The prefix that an address has, as an address.
+pub(crate) fn prefix_of(source: &[u8; 16], ipv4_bits: u8, ipv6_bits: u8) -> [u8; 16] {
+    let ipv4 = unmap_address(source).is_ipv4();
+    let bits = if ipv4 { 96 + u32::from(ipv4_bits) } else { ipv6_bits.into() };
+    let host = u128::MAX.checked_shr(bits).unwrap_or(0);
+    (u128::from_be_bytes(*source) & !host).to_be_bytes()
 }
 
 /// How many new flows a service takes.
@@ -78,6 +84,8 @@ pub struct FlowCaps {
     pub all: Option<Rate>,
     /// Of each prefix of sources; `None`: any number.
     pub source: Option<SourceRate>,
+    /// Connections that each prefix of sources may hold; `None`: any number.
+    pub held: Option<SourceLimit>,
     /// Which buckets a prefix has is known to who has it.
     pub key: HashKey,
 }
@@ -88,6 +96,11 @@ impl FlowCaps {
         let hash = hash_address(&self.key, &rate.prefix_of(source), 0);
         let bits = CAP_ROW - 1;
         [hash as u32 & bits, CAP_ROW + ((hash >> 32) as u32 & bits)]
+    }
+
+    /// Where the counters of a source's prefix stand, if there is a limit: by column, both rows beside each other.
+    pub fn counters_of(&self, source: &[u8; 16]) -> Option<[u32; 2]> {
+        self.held.as_ref().map(|limit| places(self, limit, source))
     }
 
     /// How many new flows are taken of a source now, by the service's own bucket and those of prefixes.
@@ -107,7 +120,7 @@ impl FlowCaps {
             Ok(left(one)?.max(left(other)?))
         });
         let all = self.all.map(|rate| own.left(now, &rate));
-        Ok(FlowRoom { all, source: source.transpose()? })
+        Ok(FlowRoom { all, source: source.transpose()?, connections: None })
     }
 }
 
@@ -118,6 +131,8 @@ pub struct FlowRoom {
     pub all: Option<u64>,
     /// Of a source's prefix; `None`: any number.
     pub source: Option<u64>,
+    /// Until its prefix holds as many connections as it may; `None`: any number.
+    pub connections: Option<u64>,
 }
 
 /// New flows that were not taken.
@@ -127,6 +142,8 @@ pub struct CappedFlows {
     pub all: u64,
     /// As their prefix had.
     pub source: u64,
+    /// As their prefix held as many connections as it may.
+    pub connections: u64,
 }
 
 /// A bucket, by the time at which it will be full, in nanoseconds.
@@ -182,20 +199,27 @@ pub struct Buckets {
     /// Of prefixes, by their places; those that are full may be missing.
     sources: HashMap<u32, Bucket>,
     capped: HashMap<ServiceId, CappedFlows>,
+    held: Held,
 }
 
 impl Buckets {
-    /// Whether a service takes a new flow from this source now; it counts as taken.
+    /// Whether a service takes this new flow now; it counts as taken. What is refused by one of its caps takes
+    /// nothing by those after it.
     ///
     /// # Errors
-    /// [`Reason::SourceFlowCap`], [`Reason::NewFlowCap`].
+    /// [`Reason::SourceConnectionCap`], [`Reason::SourceFlowCap`], [`Reason::NewFlowCap`].
     pub fn take(
         &mut self,
         service: ServiceId,
         caps: &FlowCaps,
-        source: &[u8; 16],
+        flow: &StateKey,
         now: u64,
     ) -> Result<(), Reason> {
+        let source = &flow.address;
+        let Ok(uncounted) = self.held.ask(service, caps, flow, now) else {
+            self.capped.entry(service).or_default().connections += 1;
+            return Err(Reason::SourceConnectionCap);
+        };
         if let Some(each) = &caps.source
             && !self.take_of_source(caps.buckets_of(each, source), &each.rate, now)
         {
@@ -208,7 +232,37 @@ impl Buckets {
             self.capped.entry(service).or_default().all += 1;
             return Err(Reason::NewFlowCap);
         }
+        if let Some(uncounted) = uncounted {
+            self.held.hold(uncounted);
+        }
         Ok(())
+    }
+
+    /// What the counters of connections say.
+    pub fn held(&self) -> HeldCounts {
+        self.held.counts()
+    }
+
+    /// Sets the counters of connections right: they said `before` when the count began. It is believed of these
+    /// services until this tick.
+    pub fn correct_held(
+        &mut self,
+        before: &HeldCounts,
+        counted: &HeldCounts,
+        services: impl Iterator<Item = ServiceId>,
+        until: u32,
+    ) {
+        self.held.correct(before, counted, services, until);
+    }
+
+    /// A connection that was counted has ended.
+    pub fn release_held(&mut self, caps: &FlowCaps, flow: &StateKey) {
+        self.held.release(caps, flow);
+    }
+
+    /// The connections of a service's prefixes are to be counted before any is refused.
+    pub fn begin_held(&mut self, service: ServiceId) {
+        self.held.begin(service);
     }
 
     fn take_of_source(&mut self, [one, other]: [u32; 2], rate: &Rate, now: u64) -> bool {
@@ -223,6 +277,7 @@ impl Buckets {
 
     /// A service's own bucket is full, and nothing is counted of it.
     pub fn begin(&mut self, service: ServiceId) {
+        self.held.begin(service);
         self.all.remove(&service);
         self.capped.remove(&service);
     }
@@ -239,7 +294,7 @@ impl Buckets {
         let of_prefixes =
             |at| Ok::<_, Infallible>(self.sources.get(&at).copied().unwrap_or_default());
         let Ok(room) = caps.room(source, now, own, of_prefixes);
-        room
+        FlowRoom { connections: self.held.room(service, caps, source, now), ..room }
     }
 
     /// What was not taken of a service.
@@ -266,6 +321,10 @@ mod tests {
         let seed = given.unwrap_or_else(rand::random);
         println!("WEIR_SEED={seed}");
         ChaCha8Rng::seed_from_u64(seed)
+    }
+
+    fn flow(address: [u8; 16]) -> StateKey {
+        StateKey { address, src_port: 7, dst_port: 80 }
     }
 
     fn address(text: &str) -> [u8; 16] {
@@ -319,7 +378,7 @@ mod tests {
             let rate = Rate::every(interval, burst);
             let key = HashKey::from_seed(rng.random());
             let source = SourceRate { rate, ipv4_bits: 32, ipv6_bits: 56 };
-            let caps = FlowCaps { all: None, source: Some(source), key };
+            let caps = FlowCaps { all: None, source: Some(source), held: None, key };
             let own = address("192.0.2.1");
             let [one, other] = caps.buckets_of(&source, &own);
             // Who shares the first bucket, the second, or none.
@@ -339,7 +398,7 @@ mod tests {
                     buckets.take_of_source([at, CAP_ROW * 2 + at], &rate, now);
                     continue;
                 }
-                let took = buckets.take(ServiceId(0), &caps, &own, now).is_ok();
+                let took = buckets.take(ServiceId(0), &caps, &flow(own), now).is_ok();
                 let would = alone.take(now, &rate);
                 assert!(took || !would || both, "another one took what was its own");
                 if took {
@@ -403,12 +462,12 @@ mod tests {
         let rate = Rate::every(SECOND * 3600, 2);
         let source = SourceRate { rate, ipv4_bits: 32, ipv6_bits: 56 };
         let key = HashKey::from_seed(rng.random());
-        let caps = FlowCaps { all: None, source: Some(source), key };
+        let caps = FlowCaps { all: None, source: Some(source), held: None, key };
         let mut buckets = Buckets::default();
         let floods = 6000_u32;
         let host = |n: u32| map_address(IpAddr::from(n.to_be_bytes()));
         for n in 0..floods {
-            let from = host(0x0a00_0000 + n);
+            let from = flow(host(0x0a00_0000 + n));
             while buckets.take(ServiceId(0), &caps, &from, 1).is_ok() {}
         }
         let others = 100_000_u32;

@@ -12,6 +12,7 @@ mod by_id;
 mod caps;
 pub mod counters;
 pub mod forward;
+mod held;
 mod limits;
 mod listen;
 mod paths;
@@ -26,6 +27,11 @@ pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use caps::{Bucket, Buckets, CAP_ROW, CappedFlows, FlowCaps, FlowRoom, Rate, SourceRate};
 pub use counters::{Counters, LaneCounters, Returned};
+pub use held::{
+    HELD_COUNTERS, HELD_CROWD, HELD_FLOWS, HELD_MOST, HELD_ROW, HELD_TICK_SHIFT, HeldCounts,
+    SourceLimit, correction, counters, held_tick, held_until, is_believed, is_counted, is_old,
+    next_count, room,
+};
 pub use limits::{Limits, mapping_places};
 pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};

@@ -8,8 +8,8 @@ use crate::listen::Listen;
 use crate::plane::Translated;
 use std::net::IpAddr;
 use weir_steering::{
-    BackendId, First, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask,
-    decide_by,
+    BackendId, First, Flags, Image, Memory, Question, ServiceId, Signals, StateKey, TrackedFlow,
+    ask, decide_by,
 };
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
@@ -89,12 +89,13 @@ pub trait Directory {
         let _ = (service, source);
         true
     }
-    /// Whether a service takes a new flow from a source now; it counts as taken.
+    /// Whether a service takes this new flow now, which is told by its source and ports; it counts as taken.
     ///
     /// # Errors
-    /// Why its packet is dropped: [`Reason::NewFlowCap`], [`Reason::SourceFlowCap`].
-    fn take_flow(&self, service: ServiceId, source: &[u8; 16]) -> Result<(), Reason> {
-        let _ = (service, source);
+    /// Why its packet is dropped: [`Reason::SourceConnectionCap`], [`Reason::SourceFlowCap`],
+    /// [`Reason::NewFlowCap`].
+    fn take_flow(&self, service: ServiceId, flow: &StateKey) -> Result<(), Reason> {
+        let _ = (service, flow);
         Ok(())
     }
 }
@@ -434,7 +435,7 @@ fn finish(
 fn cap(packet: &Classified<'_>, to: &impl Directory) -> Result<(), Reason> {
     let Classified { packet, signals, service, .. } = packet;
     if packet.tcp_flags.starts() && !signals.quoted {
-        to.take_flow(*service, &packet.flow.src)
+        to.take_flow(*service, &StateKey::of_flow_to(&packet.flow, signals.salt))
     } else {
         Ok(())
     }

@@ -4,6 +4,7 @@ use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
+use crate::held::HeldCounts;
 use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline::VipKey;
@@ -323,6 +324,38 @@ pub trait Plane: update::Plane {
 
     /// New flows that were not taken of a service, since it has caps.
     fn capped_flows(&self, service: ServiceId) -> CappedFlows;
+
+    /// What the counters say of connections that prefixes of sources hold, of all services. Who knows of no
+    /// limits has none.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn held(&self) -> Result<HeldCounts, Self::Error> {
+        Ok(HeldCounts::default())
+    }
+
+    /// Sets these counters right, which said `before` when `counted` was begun to be found out: what was counted
+    /// since stays. That is believed for so long; without a later one no connection is refused by a limit then,
+    /// nor before the first one since the limit was set.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    fn correct_held(
+        &mut self,
+        _before: &HeldCounts,
+        _counted: &HeldCounts,
+        _lasts: Duration,
+    ) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Connections that were counted have ended.
+    ///
+    /// # Errors
+    /// If the counters cannot be written.
+    fn release_held(&mut self, _ended: &[ServiceState]) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Translates the answers of these backends, from now on, and of no others.
     ///

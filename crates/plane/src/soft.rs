@@ -24,7 +24,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_steering::{BackendId, ELEMENT_BYTES, Image, ImageError, ServiceId, SoftMemory};
+use weir_steering::{BackendId, ELEMENT_BYTES, Image, ImageError, ServiceId, SoftMemory, StateKey};
 use weir_wire::reset::Reset;
 use weir_wire::{
     FlowKey, Fragment, FragmentKey, Reason, TcpFlags, echo, fragment, icmp, map_address, parse,
@@ -200,9 +200,9 @@ impl Directory for View<'_> {
         self.sources.get(&service).is_none_or(|table| table.allows(source))
     }
 
-    fn take_flow(&self, service: ServiceId, source: &[u8; 16]) -> Result<(), Reason> {
+    fn take_flow(&self, service: ServiceId, flow: &StateKey) -> Result<(), Reason> {
         let Some(caps) = self.caps.get(&service) else { return Ok(()) };
-        self.buckets.borrow_mut().take(service, caps, source, self.nanoseconds)
+        self.buckets.borrow_mut().take(service, caps, flow, self.nanoseconds)
     }
 }
 

@@ -95,6 +95,7 @@ reasons! {
     58 DeniedSource "denied_source" "The service's lists of sources deny the packet's.";
     59 NewFlowCap "new_flow_cap" "The packet would begin a flow, and the service takes no more new ones at the moment.";
     60 SourceFlowCap "source_flow_cap" "The packet would begin a flow, and the service takes no more new ones of its source's prefix at the moment.";
+    61 SourceConnectionCap "source_connection_cap" "The packet would begin a connection, and its source's prefix holds as many of the service's as it may.";
 }
 
 impl Reason {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_hash::HashKey;
-use weir_plane::{FlowCaps, Rate, SourceRate};
+use weir_plane::{FlowCaps, Rate, SourceLimit, SourceRate};
 
 /// The most flows in a second, and at once.
 pub(super) const MOST_FLOWS: u32 = 1_000_000;
@@ -26,7 +26,7 @@ impl FlowRate {
     }
 }
 
-/// How many new flows a service takes. One of both rates is there at least.
+/// How many new flows a service takes. One of both rates, or a limit, is there at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewFlows {
     /// From all sources together; none: any number.
@@ -35,6 +35,9 @@ pub struct NewFlows {
     /// From each prefix of sources; none: any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<FlowRate>,
+    /// Connections that each prefix of sources may hold; none: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_connections: Option<u32>,
     /// Bits of a prefix of IPv4.
     pub ipv4_prefix: u8,
     /// Bits of a prefix of IPv6.
@@ -49,6 +52,11 @@ impl NewFlows {
             ipv4_bits: self.ipv4_prefix,
             ipv6_bits: self.ipv6_prefix,
         });
-        FlowCaps { all: self.all.map(|all| all.rate()), source, key }
+        let held = self.source_connections.map(|most| SourceLimit {
+            most,
+            ipv4_bits: self.ipv4_prefix,
+            ipv6_bits: self.ipv6_prefix,
+        });
+        FlowCaps { all: self.all.map(|all| all.rate()), source, held, key }
     }
 }

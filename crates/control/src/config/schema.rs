@@ -240,12 +240,15 @@ fn discover(object: &mut Value) {
 }
 
 fn new_flows(object: &mut Value) {
-    let rates = ["per_second", "burst", "source_per_second", "source_burst"];
+    let rates = ["per_second", "burst", "source_per_second", "source_burst", "source_connections"];
     range(object, &rates, 1, MOST_FLOWS.into());
     range(object, &["ipv4_prefix"], 1, 32);
     range(object, &["ipv6_prefix"], 1, 128);
-    object["anyOf"] =
-        json!([{ "required": ["per_second"] }, { "required": ["source_per_second"] }]);
+    object["anyOf"] = json!([
+        { "required": ["per_second"] },
+        { "required": ["source_per_second"] },
+        { "required": ["source_connections"] },
+    ]);
 }
 
 fn quic_config(object: &mut Value) {

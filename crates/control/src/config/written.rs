@@ -376,6 +376,7 @@ pub(super) struct NewFlows {
     pub burst: Field<i64>,
     pub source_per_second: Field<i64>,
     pub source_burst: Field<i64>,
+    pub source_connections: Field<i64>,
     pub ipv4_prefix: Field<i64>,
     pub ipv6_prefix: Field<i64>,
 }

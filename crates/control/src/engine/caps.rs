@@ -23,6 +23,8 @@ pub struct NewFlowStatus {
     pub source_per_second: Option<u32>,
     /// At once.
     pub source_burst: Option<u32>,
+    /// Connections that each prefix of sources may hold; none: any number.
+    pub source_connections: Option<u32>,
     /// Bits of a prefix of IPv4.
     pub ipv4_prefix: u8,
     /// Bits of a prefix of IPv6.
@@ -33,6 +35,8 @@ pub struct NewFlowStatus {
     pub capped: u64,
     /// As their prefix had.
     pub capped_of_source: u64,
+    /// As their prefix held as many connections as it may.
+    pub capped_connections: u64,
 }
 
 impl ServiceRuntime {
@@ -64,6 +68,11 @@ impl<P: Plane> Engine<P> {
         };
         // In the order in which packets meet them.
         let refused = match room {
+            FlowRoom { connections: Some(0), .. } => {
+                let reason = Reason::SourceConnectionCap;
+                let why = format!("its /{bits} holds as many connections as it may");
+                return Ok(Some(format!("dropped as {reason}, as {why}")));
+            }
             FlowRoom { source: Some(0), .. } => {
                 Some((Reason::SourceFlowCap, format!("its /{bits} has")))
             }
@@ -81,24 +90,33 @@ impl<P: Plane> Engine<P> {
                 let all = of(room.all, "all sources".into());
                 let source = of(room.source, format!("its /{bits}"));
                 let left: Vec<String> = source.into_iter().chain(all).collect();
-                format!("taken: at once {}", left.join(", and "))
+                let mut said = String::from("taken");
+                if !left.is_empty() {
+                    said += &format!(": at once {}", left.join(", and "));
+                }
+                if let Some(room) = room.connections {
+                    said += &format!("; its /{bits} may hold {room} connections more");
+                }
+                said
             }
         }))
     }
 
     pub(super) fn new_flow_status(&self, service: &ServiceRuntime) -> Option<NewFlowStatus> {
         let flows = service.configured.new_flows?;
-        let CappedFlows { all, source } = self.plane.capped_flows(service.number);
+        let CappedFlows { all, source, connections } = self.plane.capped_flows(service.number);
         Some(NewFlowStatus {
             per_second: flows.all.map(|rate| rate.per_second),
             burst: flows.all.map(|rate| rate.burst),
             source_per_second: flows.source.map(|rate| rate.per_second),
             source_burst: flows.source.map(|rate| rate.burst),
+            source_connections: flows.source_connections,
             ipv4_prefix: flows.ipv4_prefix,
             ipv6_prefix: flows.ipv6_prefix,
             in_force: self.plane.flow_caps(service.number) == service.caps(),
             capped: all,
             capped_of_source: source,
+            capped_connections: connections,
         })
     }
 }

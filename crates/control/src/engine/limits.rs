@@ -39,6 +39,8 @@ impl<P: Plane> Engine<P> {
             }
             Ok(()) => self.kept(&wanted),
         };
+        // By other limits, or in other memory.
+        tolerate("count connections by prefix", self.count_held());
     }
 
     /// What keeps its size while packets use it, against what the file wants.

@@ -19,6 +19,7 @@ mod follow;
 mod forward;
 mod full_nat;
 mod half_open;
+mod held;
 mod history;
 mod holder;
 mod limits;
@@ -202,6 +203,10 @@ pub struct Engine<P: Plane = LivePlane> {
     rekeyed: bool,
     /// Counts periods of activity.
     periods: u64,
+    /// When packets of connections were looked for last, in seconds.
+    swept: u32,
+    /// The connections of prefixes are being counted.
+    counting: bool,
     /// Numbers of services whose half-open connections are to be looked at.
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
@@ -558,6 +563,8 @@ impl<P: Plane> Engine<P> {
             gone: Vec::new(),
             rekeyed: false,
             periods: 0,
+            swept: 0,
+            counting: false,
             unlooked: Vec::new(),
             oversize: None,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
@@ -773,6 +780,7 @@ impl<P: Plane> Engine<P> {
             tolerate("read loads", self.look_at_loads());
         }
         self.rise();
+        tolerate("tell packets what has ended", self.release_held());
         tolerate("look at half-open connections", self.look_at_half_open());
         if timers.agents.due(AGENTS_EVERY) {
             self.look_at_agents();

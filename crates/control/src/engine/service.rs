@@ -4,6 +4,7 @@ use super::EngineError;
 use super::beyond::Beyond;
 use super::discover::{Discovery, Found};
 use super::half_open::HalfOpen;
+use super::held::Held;
 use super::loads::Loads;
 use super::places::{Salt, Salts};
 use super::prefixes::Counted;
@@ -101,6 +102,8 @@ pub(super) struct ServiceRuntime {
     pub crowded: Option<StateKey>,
     /// Those of which only the SYN was seen.
     pub half_open: HalfOpen,
+    /// What counting its connections by prefix takes.
+    pub held: Held,
     /// Half-open connections that were forgotten, when that was last said.
     pub forgotten_before: u64,
     /// When there were more half-open connections than there is room for.
@@ -244,6 +247,7 @@ impl ServiceRuntime {
             beyond_prefix: 0,
             crowded: None,
             half_open,
+            held: Held::default(),
             forgotten_before: 0,
             flooded: None,
             unlisted: None,
@@ -493,6 +497,9 @@ impl ServiceRuntime {
     pub fn end(&mut self, key: &StateKey, known: Known, now: u32) -> Result<(), EngineError> {
         self.builder.end(key, now);
         let ends = self.builder.known(key).is_some_and(|known| known.phase == Phase::Closing);
+        if ends {
+            self.release(key, known);
+        }
         if let Some(log) = &mut self.log
             && ends
             && known.phase != Phase::Closing

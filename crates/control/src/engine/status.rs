@@ -726,6 +726,7 @@ impl<P: Plane> Engine<P> {
                      the weight 0, or were removed): they are dropped as no_backend"
                 ));
             }
+            found.extend(service.crowd_warning());
             for member in &service.pool {
                 let Backend { name: backend, address, .. } = &member.wanted;
                 if let Some(why) = self.unreachable.get(address) {

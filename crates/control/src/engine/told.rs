@@ -173,6 +173,7 @@ impl ServiceRuntime {
             return self.end(key, known, now);
         }
         self.builder.forget(key);
+        self.release(key, known);
         let said = self.log_removed(&[*key], now);
         self.give_to_claimant(key, false, now)?;
         said

@@ -48,6 +48,7 @@ impl<P: Plane> Engine<P> {
         };
         let read = read(&mut self.plane, &mut sink).plane()?;
         self.events_taken += taken;
+        self.release_held()?;
         self.forget_half_open(&flooded)?;
         failure.map_or(Ok(read), Err)
     }
@@ -127,7 +128,7 @@ impl<P: Plane> Engine<P> {
 
     /// Takes up all reports that there are now. What comes meanwhile, faster than it is taken up in a flood,
     /// waits for its turn.
-    fn drain_until_here(&mut self) -> Result<(), EngineError> {
+    pub(super) fn drain_until_here(&mut self) -> Result<(), EngineError> {
         let limits = &self.config.limits;
         let (ring, aside) = (limits.event_ring_bytes as usize, limits.unreported_flows as usize);
         // No record of the ring is shorter.
@@ -158,6 +159,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn sweep(&mut self) -> Result<(), EngineError> {
         let begun = Instant::now();
         let swept = self.sweep_now();
+        let swept = swept.and(self.count_held());
         debug!(microseconds = begun.elapsed().as_micros() as u64, "looked for idle flows");
         swept
     }
@@ -184,6 +186,7 @@ impl<P: Plane> Engine<P> {
         self.pin_unarmed(now);
         self.attend(true);
         self.unread = None;
+        self.swept = now;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
         // These marks were begun before an update, which may have given a service another key.
         self.rekeyed |= begun_before && self.services.values().any(unarmed);

@@ -109,7 +109,7 @@ impl Service {
         let rate = Rate::every(1 << 60, burst);
         let source = SourceRate { rate, ipv4_bits: 24, ipv6_bits: 56 };
         let key = HashKey::from_seed(3);
-        Some(FlowCaps { all: Some(rate), source: Some(source), key })
+        Some(FlowCaps { all: Some(rate), source: Some(source), held: None, key })
     }
 
     /// The sources that are taken, if not all are: other networks are denied, and one of the clients.

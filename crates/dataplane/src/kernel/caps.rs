@@ -5,7 +5,7 @@ use super::trace::monotonic;
 use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::mapped::Mapped;
-use crate::numbers::CAP_ROW;
+use crate::numbers::{CAP_ROW, HELD_MOST};
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_hash::HashKey;
-use weir_plane::{Bucket, CappedFlows, FlowCaps, FlowRoom, Listen, Rate, SourceRate};
+use weir_plane::{Bucket, CappedFlows, FlowCaps, FlowRoom, Listen, Rate, SourceLimit, SourceRate};
 use weir_steering::ServiceId;
 
 const _: () = assert!(CAP_ROW == weir_plane::CAP_ROW, "both pipelines find the same buckets");
@@ -57,7 +57,7 @@ impl KernelPlane {
             return self.lead_again(service);
         };
         if former.is_none() {
-            for at in [offset_of!(types::cap, full), CAPPED, CAPPED_SOURCE] {
+            for at in [offset_of!(types::cap, full), CAPPED, CAPPED_SOURCE, CAPPED_CONNECTIONS] {
                 self.cap_word(service, at).store(0, Ordering::Relaxed);
             }
         }
@@ -74,11 +74,15 @@ impl KernelPlane {
         let store =
             |at: usize, word: u64| self.cap_word(service, at).store(word, Ordering::Release);
         let words = |rate: Option<Rate>| rate.map_or((0, 0), |rate| rate.words());
+        // Until connections are counted by these prefixes, none is refused.
+        store(LIMIT, 0);
         let (interval, room) = words(caps.source.map(|each| each.rate));
-        if let Some(each) = &caps.source {
-            let ipv4 = mask(96 + u32::from(each.ipv4_bits));
+        let prefixes = caps.source.map(|each| (each.ipv4_bits, each.ipv6_bits));
+        let prefixes = prefixes.or(caps.held.map(|each| (each.ipv4_bits, each.ipv6_bits)));
+        if let Some((ipv4_bits, ipv6_bits)) = prefixes {
+            let ipv4 = mask(96 + u32::from(ipv4_bits));
             store(offset_of!(types::cap, mask4), ipv4[1]);
-            for (at, word) in mask(each.ipv6_bits.into()).into_iter().enumerate() {
+            for (at, word) in mask(ipv6_bits.into()).into_iter().enumerate() {
                 store(offset_of!(types::cap, mask6) + at * WORD, word);
             }
         }
@@ -90,6 +94,7 @@ impl KernelPlane {
         let (interval, room) = words(caps.all);
         store(offset_of!(types::cap, room), room);
         store(offset_of!(types::cap, interval), interval);
+        store(LIMIT, caps.held.map_or(0, |held| u64::from(held.most & HELD_MOST)));
     }
 
     /// How many new flows of a service are taken; `None`: any number.
@@ -98,16 +103,18 @@ impl KernelPlane {
             return None;
         }
         let cap: types::cap = self.caps.load_record(service.0 as usize);
-        let source = Rate::from_words(cap.source_interval, cap.source_room).map(|rate| {
-            let ones = |word: u64| word.count_ones() as u8;
-            let ipv6_bits = ones(cap.mask6[0]) + ones(cap.mask6[1]);
-            // All of the half that says that it is IPv4 are set.
-            SourceRate { rate, ipv4_bits: ones(cap.mask4) - 32, ipv6_bits }
-        });
+        let ones = |word: u64| word.count_ones() as u8;
+        let ipv6_bits = ones(cap.mask6[0]) + ones(cap.mask6[1]);
+        // All of the half that says that it is IPv4 are set, once there are prefixes.
+        let ipv4_bits = ones(cap.mask4).saturating_sub(32);
+        let source = Rate::from_words(cap.source_interval, cap.source_room)
+            .map(|rate| SourceRate { rate, ipv4_bits, ipv6_bits });
+        let most = cap.limit as u32 & HELD_MOST;
+        let held = (most != 0).then_some(SourceLimit { most, ipv4_bits, ipv6_bits });
         let key = [cap.key.xor, cap.key.xor_wide, cap.key.mul1, cap.key.mul2];
         let bytes: Vec<u8> = key.iter().flat_map(|word| word.to_le_bytes()).collect();
         let key = HashKey::from_bytes(bytes.first_chunk()?);
-        Some(FlowCaps { all: Rate::from_words(cap.interval, cap.room), source, key })
+        Some(FlowCaps { all: Rate::from_words(cap.interval, cap.room), source, held, key })
     }
 
     /// How many new flows of a service would be taken of a source now; `None`: any number.
@@ -128,12 +135,18 @@ impl KernelPlane {
             let bytes = found.as_deref().and_then(|bytes| bytes.first_chunk());
             Ok(Bucket::full_at(bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))))
         };
-        caps.room(source, monotonic(), Bucket::full_at(full), of_prefixes).map(Some)
+        let room = caps.room(source, monotonic(), Bucket::full_at(full), of_prefixes)?;
+        Ok(Some(FlowRoom { connections: self.connection_room(service, &caps, source)?, ..room }))
     }
 
     fn source_buckets(&self) -> Result<&(&'static str, MapHandle), Error> {
-        let map = self.shared.iter().find(|(name, _)| *name == SOURCE_BUCKETS);
-        map.ok_or_else(|| super::load::missing("map", SOURCE_BUCKETS))
+        self.shared(SOURCE_BUCKETS)
+    }
+
+    /// A map that is not pinned.
+    pub(super) fn shared(&self, name: &'static str) -> Result<&(&'static str, MapHandle), Error> {
+        let map = self.shared.iter().find(|(found, _)| *found == name);
+        map.ok_or_else(|| super::load::missing("map", name))
     }
 
     /// New flows that were not taken of a service, since it has caps.
@@ -142,7 +155,21 @@ impl KernelPlane {
             return CappedFlows::default();
         }
         let count = |at: usize| self.cap_word(service, at).load(Ordering::Relaxed);
-        CappedFlows { all: count(CAPPED), source: count(CAPPED_SOURCE) }
+        CappedFlows {
+            all: count(CAPPED),
+            source: count(CAPPED_SOURCE),
+            connections: count(CAPPED_CONNECTIONS),
+        }
+    }
+
+    /// Services that do not take all new flows.
+    pub(super) fn capped(&self) -> impl Iterator<Item = ServiceId> {
+        self.capped.iter().copied()
+    }
+
+    /// The word of a service's that says how many connections each prefix may hold.
+    pub(super) fn limit_word(&self, service: ServiceId) -> &AtomicU64 {
+        self.cap_word(service, LIMIT)
     }
 
     fn cap_word(&self, service: ServiceId, at: usize) -> &AtomicU64 {
@@ -174,3 +201,5 @@ impl KernelPlane {
 
 const CAPPED: usize = offset_of!(types::cap, capped);
 const CAPPED_SOURCE: usize = offset_of!(types::cap, capped_source);
+const CAPPED_CONNECTIONS: usize = offset_of!(types::cap, capped_connections);
+const LIMIT: usize = offset_of!(types::cap, limit);

@@ -152,6 +152,7 @@ impl KernelPlane {
             keys,
             ids: ByIds::found(&listed),
             capped: super::caps::found(&listed),
+            held_count: 0,
             vips,
             tables,
             lists,
@@ -254,8 +255,8 @@ pub(super) struct Loading<'a> {
 }
 
 /// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
-pub(super) const SHARED: [&str; 5] =
-    ["buckets", "fragments", "quic_known", "source_buckets", "ways"];
+pub(super) const SHARED: [&str; 7] =
+    ["buckets", "fragments", "held", "held_flows", "quic_known", "source_buckets", "ways"];
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 

@@ -10,6 +10,7 @@ mod devices;
 mod front;
 mod grace;
 mod guard;
+mod held;
 mod hops;
 mod load;
 mod loads;
@@ -65,6 +66,8 @@ pub struct KernelPlane {
     ids: ByIds,
     /// Services that do not take all new flows.
     capped: BTreeSet<ServiceId>,
+    /// The number of the latest count of connections by prefix.
+    held_count: u8,
     tables: Tables,
     /// The sources that are taken, of services that do not take all.
     lists: Lists,

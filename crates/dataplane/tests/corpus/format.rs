@@ -142,6 +142,8 @@ pub struct NewFlows {
     pub source_every: Option<u64>,
     #[serde(default)]
     pub source_burst: u32,
+    /// Connections that each prefix may hold.
+    pub connections: Option<u32>,
     #[serde(default)]
     pub ipv4_prefix: u8,
     #[serde(default)]
@@ -223,6 +225,11 @@ pub struct Change {
     pub shared: Option<Vec<String>>,
     /// Backends that keep their flows and get no new ones.
     pub drains: Vec<String>,
+    /// A connection of each of these, and no others, is known to live: what prefixes hold is counted anew.
+    pub counted: Option<Vec<IpAddr>>,
+    /// A connection from this address, and `port`, to port 80 is known to have ended.
+    pub ended: Option<IpAddr>,
+    pub port: Option<u16>,
     /// Of the clock by which connections grow old.
     pub seconds: Option<u32>,
 }

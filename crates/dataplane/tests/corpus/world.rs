@@ -11,6 +11,7 @@ use kernels::{Kernel, LIMITS};
 
 use crate::format::{Backend, Case, Change, File, Service, Setup, Step};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
@@ -18,20 +19,23 @@ use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, FlowCaps, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft, SourceRate,
-    SourceTable, Sources, Translated, Translations, VipKey, Way, blocks,
+    self, Counters, FlowCaps, HeldCounts, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft,
+    SourceLimit, SourceRate, SourceTable, Sources, Translated, Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Build, Member, MethodId, Parcel, Role, ServiceConfig, ServiceId, ServiceState,
-    Settings, SoftMemory, cheetah,
+    Settings, SoftMemory, StateKey, cheetah,
 };
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{Protocol, Reason, map_address};
 
 /// What is known of ways is older than this at the beginning of a case.
 const PATH_TIME: Duration = Duration::from_secs(1000);
+
+/// For so long it is believed what was counted of connections.
+const BELIEVED: Duration = Duration::from_secs(300);
 
 /// The interface that packets come in by.
 const CAME_IN_BY: u32 = 1;
@@ -144,8 +148,13 @@ fn caps(service: &Service, seed: u64) -> Option<FlowCaps> {
         ipv4_bits: flows.ipv4_prefix,
         ipv6_bits: flows.ipv6_prefix,
     });
+    let held = flows.connections.map(|most| SourceLimit {
+        most,
+        ipv4_bits: flows.ipv4_prefix,
+        ipv6_bits: flows.ipv6_prefix,
+    });
     let key = HashKey::from_seed(seed);
-    Some(FlowCaps { all: rate(flows.every, flows.burst), source, key })
+    Some(FlowCaps { all: rate(flows.every, flows.burst), source, held, key })
 }
 
 impl<'a> World<'a> {
@@ -344,6 +353,48 @@ impl<'a> World<'a> {
         for soft in [&mut self.oracle, self.burst.soft()] {
             soft.caps.insert(number, caps);
         }
+        if caps.held.is_some() {
+            self.count(&HeldCounts::default());
+        }
+    }
+
+    /// The control plane has counted so many connections of prefixes.
+    fn count(&mut self, counted: &HeldCounts) {
+        let live = &mut self.kernel.live;
+        let before = weir_plane::Plane::held(live).expect("they can be read");
+        weir_plane::Plane::correct_held(live, &before, counted, BELIEVED)
+            .expect("they can be written");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            let before = weir_plane::Plane::held(soft).expect("they can be read");
+            weir_plane::Plane::correct_held(soft, &before, counted, BELIEVED)
+                .expect("they can be written");
+        }
+    }
+
+    /// Connections of each of these addresses are known to live, and no others, of all services with a limit.
+    fn count_of(&mut self, sources: &[IpAddr]) {
+        let mut counted = HeldCounts::default();
+        for (number, _) in &self.services {
+            let Some(caps) = self.oracle.caps.get(number) else { continue };
+            sources.iter().for_each(|source| counted.add(caps, &map_address(*source)));
+        }
+        self.count(&counted);
+    }
+
+    /// A connection of this address and port to port 80 has ended.
+    fn release(&mut self, source: IpAddr, port: u16) {
+        let key = StateKey { address: map_address(source), src_port: port, dst_port: 80 };
+        let numbers = self.services.iter().map(|(service, _)| *service);
+        let limited = |service: &ServiceId| {
+            self.oracle.caps.get(service).is_some_and(|caps| caps.held.is_some())
+        };
+        let ended: Vec<_> =
+            numbers.filter(limited).map(|service| ServiceState { service, key }).collect();
+        weir_plane::Plane::release_held(&mut self.kernel.live, &ended)
+            .expect("they can be written");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            weir_plane::Plane::release_held(soft, &ended).expect("they can be written");
+        }
     }
 
     /// As a balancer of a fleet does: the table is one that another has built.
@@ -463,6 +514,12 @@ impl<'a> World<'a> {
         if let Some(pool) = &change.shared {
             self.publish_shared(pool, &change.drains);
         }
+        if let Some(sources) = &change.counted {
+            self.count_of(sources);
+        }
+        if let Some(source) = change.ended {
+            self.release(source, change.port.expect("a connection has a port"));
+        }
         if let Some(seconds) = change.seconds {
             let now = self.kernel.live.kernel.clock() + seconds;
             self.kernel.live.kernel.set_clock(now);
@@ -477,6 +534,7 @@ impl<'a> World<'a> {
             if self.setup.services.iter().any(|service| service.new_flows.is_some()) {
                 let passed = u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
                 self.kernel.live.kernel.age_caps(passed).expect("they can be written");
+                self.kernel.live.kernel.age_held(passed);
             }
             // And ways are asked for anew.
             for id in self.numbers.values() {

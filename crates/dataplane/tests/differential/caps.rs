@@ -1,10 +1,12 @@
-//! New flows that services do not take: caps come, change and go, and their buckets fill again.
+//! New flows that services do not take: caps come, change and go, their buckets fill again, and connections are
+//! counted anew.
 
 use super::World;
 use rand::Rng;
+use std::time::Duration;
 use weir_hash::HashKey;
-use weir_plane::{FlowCaps, Plane, Rate, SourceRate};
-use weir_steering::ServiceId;
+use weir_plane::{FlowCaps, HELD_COUNTERS, HeldCounts, Plane, Rate, SourceLimit, SourceRate};
+use weir_steering::{ServiceId, ServiceState, StateKey};
 
 /// Of so many services one has caps, so that the others meet what they meet without; and one that has a list
 /// has caps, too.
@@ -27,6 +29,54 @@ impl World {
         Plane::set_flow_caps(&mut self.plane.kernel, service, caps.as_ref())
             .expect("there is room");
         Plane::set_flow_caps(&mut self.plane.oracle, service, caps.as_ref()).expect("it may");
+        self.count_connections();
+    }
+
+    /// In both planes some connections are found to have ended, and then all are counted: of each limited service
+    /// those of a few sources live.
+    fn count_connections(&mut self) {
+        let services = self.tables.services.len() as u32;
+        let mut ended = Vec::new();
+        for _ in 0..self.rng.random_range(0..100) {
+            let service = ServiceId(self.rng.random_range(0..services.div_ceil(ONE_IN)) * ONE_IN);
+            let port = self.tables.services[service.index()].vip.port.unwrap_or(0);
+            let key = StateKey { dst_port: port, ..self.some_client() };
+            ended.push(ServiceState { service, key });
+        }
+        Plane::release_held(&mut self.plane.kernel, &ended).expect("they can be written");
+        Plane::release_held(&mut self.plane.oracle, &ended).expect("they can be written");
+        self.compare_held();
+        let mut counted = HeldCounts::default();
+        for service in (0..services).map(ServiceId) {
+            let Some(caps) = Plane::flow_caps(&self.plane.oracle, service) else { continue };
+            for _ in 0..self.rng.random_range(0..60) {
+                counted.add(&caps, &self.some_client().address);
+            }
+        }
+        // For longer than any run takes, by either plane's clock.
+        let lasts = Duration::MAX;
+        let before = Plane::held(&self.plane.kernel).expect("they can be read");
+        Plane::correct_held(&mut self.plane.kernel, &before, &counted, lasts).expect("they may");
+        let before = Plane::held(&self.plane.oracle).expect("they can be read");
+        Plane::correct_held(&mut self.plane.oracle, &before, &counted, lasts).expect("they may");
+        self.compare_held();
+    }
+
+    /// A client of IPv4, with the port that it has.
+    fn some_client(&mut self) -> StateKey {
+        let number: u16 = self.rng.random_range(0..300);
+        let host = [10, 8, (number >> 4) as u8, (number & 15) as u8];
+        let address = weir_wire::map_address(std::net::IpAddr::from(host));
+        StateKey { address, src_port: 1000 + number % 7, dst_port: 0 }
+    }
+
+    fn compare_held(&self) {
+        let kernel = Plane::held(&self.plane.kernel).expect("they can be read");
+        let oracle = Plane::held(&self.plane.oracle).expect("they can be read");
+        let differs = |place: &u32| kernel.at(*place) != oracle.at(*place);
+        let found = (0..HELD_COUNTERS).find(differs);
+        let said = found.map(|place| (place, kernel.at(place), oracle.at(place)));
+        assert_eq!(said, None, "a counter of connections");
     }
 
     fn caps(&mut self) -> FlowCaps {
@@ -38,16 +88,24 @@ impl World {
             ipv4_bits: self.rng.random_range(20..=32),
             ipv6_bits: self.rng.random_range(100..=128),
         };
-        let [with_all, with_source] = [0.6, 0.8].map(|share| self.rng.random_bool(share));
+        let held = SourceLimit {
+            most: self.rng.random_range(1..=7),
+            ipv4_bits: source.ipv4_bits,
+            ipv6_bits: source.ipv6_bits,
+        };
+        let [with_all, with_source, with_held] =
+            [0.6, 0.7, 0.5].map(|share| self.rng.random_bool(share));
         FlowCaps {
             all: with_all.then_some(all),
             source: with_source.then_some(source),
+            held: with_held.then_some(held),
             key: HashKey::from_seed(self.rng.random_range(0..3)),
         }
     }
 
     /// Both planes have the same caps, and have refused as many flows by each.
     pub fn compare_caps(&mut self) {
+        self.compare_held();
         for service in (0..self.tables.services.len() as u32).map(ServiceId) {
             let caps = Plane::flow_caps(&self.plane.oracle, service);
             assert_eq!(Plane::flow_caps(&self.plane.kernel, service), caps, "{service:?}");
@@ -63,6 +121,7 @@ impl World {
                 assert_eq!(found, room, "{service:?}, {caps:?}");
                 self.capped[0] += counts.all;
                 self.capped[1] += counts.source;
+                self.capped[2] += counts.connections;
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::MappingRules;
 use crate::forward::mapping::Mapping;
+use crate::held::{HeldCounts, held_until};
 use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline;
@@ -296,8 +297,10 @@ impl Plane for Soft {
         self.ask(Operation::SetFlowCaps)?;
         match caps {
             Some(caps) => {
+                let buckets = self.buckets.get_mut();
+                buckets.begin_held(service);
                 if self.caps.insert(service, *caps).is_none() {
-                    self.buckets.get_mut().begin(service);
+                    buckets.begin(service);
                 }
             }
             None => _ = self.caps.remove(&service),
@@ -320,6 +323,31 @@ impl Plane for Soft {
 
     fn capped_flows(&self, service: ServiceId) -> CappedFlows {
         self.buckets.borrow().capped(service)
+    }
+
+    fn held(&self) -> Result<HeldCounts, SoftError> {
+        Ok(self.buckets.borrow().held())
+    }
+
+    fn correct_held(
+        &mut self,
+        before: &HeldCounts,
+        counted: &HeldCounts,
+        lasts: Duration,
+    ) -> Result<(), SoftError> {
+        let limited = self.caps.iter().filter(|(_, caps)| caps.held.is_some());
+        let (services, until) = (limited.map(|one| *one.0), held_until(self.nanoseconds, lasts));
+        self.buckets.borrow_mut().correct_held(before, counted, services, until);
+        Ok(())
+    }
+
+    fn release_held(&mut self, ended: &[ServiceState]) -> Result<(), SoftError> {
+        for ServiceState { service, key } in ended {
+            if let Some(caps) = self.caps.get(service) {
+                self.buckets.get_mut().release_held(caps, key);
+            }
+        }
+        Ok(())
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {

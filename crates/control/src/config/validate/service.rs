@@ -181,7 +181,7 @@ pub(super) fn validate(
     forward::keeps_sums(&raw, forward, protocol, &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
-    let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, protocol, &mut scope));
+    let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, known, &mut scope));
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let maintenance = maintenance::windows(&raw.backend, &mut scope);

@@ -1,8 +1,9 @@
 //! How many new flows services take, over a plane that is only memory: as the file says, in place, and what a
-//! plane refuses is told and tried again.
+//! plane refuses is told and tried again. And how many connections a prefix may hold, by those that live.
 
 use super::*;
 use weir_plane::{FlowCaps, Operation, Plane};
+use weir_steering::update::Plane as _;
 use weir_wire::Reason;
 
 fn caps(world: &World) -> Option<FlowCaps> {
@@ -90,4 +91,148 @@ fn rates_that_a_plane_refuses_are_told_and_set_later() {
     let status = world.engine.status().expect("it can be told");
     assert!(status.services[0].new_flows.expect("it has rates").in_force);
     assert!(status.warnings.is_empty(), "{:?}", status.warnings);
+}
+
+/// The nth connection of 10.16.PREFIX.0/24.
+fn of_prefix(prefix: u8, n: u16) -> FlowKey {
+    let from = ([10, 16, prefix, n as u8], 4000 + n);
+    FlowKey::new(from.into(), ([10, 0, 0, 1], 80).into(), Protocol::Tcp)
+}
+
+fn limit(most: u32) -> String {
+    fields(&format!("source_connections = {most}, ipv4_prefix = 24"))
+}
+
+impl World {
+    fn segment(&mut self, flow: FlowKey, flags: TcpFlags) -> Outcome {
+        let frame = Frame::new(flow).tcp_flags(flags).build();
+        self.engine.plane.process(&frame)
+    }
+
+    fn begins(&mut self, flow: FlowKey) -> bool {
+        match self.segment(flow, TcpFlags::SYN) {
+            Outcome::Forwarded(_) => true,
+            Outcome::Dropped(Reason::SourceConnectionCap) => false,
+            other => panic!("{flow}: {other:?}"),
+        }
+    }
+
+    fn goes_on(&mut self, flow: FlowKey, flags: TcpFlags) {
+        let went = self.segment(flow, flags);
+        assert!(matches!(went, Outcome::Forwarded(_)), "{flow}: {went:?}");
+        self.engine.drain_reports().expect("nothing is refused");
+    }
+
+    /// What has been said is looked at, some seconds later.
+    fn sweep_after(&mut self, seconds: u32) {
+        self.engine.ahead += seconds;
+        self.engine.sweep().expect("nothing is refused");
+    }
+}
+
+const END: TcpFlags = TcpFlags::FIN;
+
+#[test]
+fn a_prefix_holds_no_more_connections_than_it_may() {
+    for method in ["concury", "residue"] {
+        let mut world = World::with(1, &format!("method = \"{method}\"\n{}", limit(3)));
+        let own = |n| of_prefix(7, n);
+        for n in 0..3 {
+            assert!(world.begins(own(n)), "{method}: {n}");
+        }
+        assert!(!world.begins(own(3)));
+        assert!(world.begins(own(0)), "its SYN is sent again");
+        assert!(world.begins(of_prefix(8, 0)), "another prefix");
+        for n in 0..3 {
+            world.goes_on(own(n), TcpFlags::ACK);
+        }
+        // By what packets have counted, and by what is known.
+        for _ in 0..3 {
+            world.sweep_after(10);
+            assert!(!world.begins(own(3)), "{method}");
+            assert!(world.begins(own(0)), "its SYN is sent again");
+        }
+        let said = world.engine.explain(&own(9), None).expect("it can be told").new_flows;
+        let wanted =
+            "dropped as source_connection_cap, as its /24 holds as many connections as it may";
+        assert_eq!(said.as_deref(), Some(wanted));
+        let said = world.engine.explain(&of_prefix(9, 0), None).expect("it can be told").new_flows;
+        assert_eq!(said.as_deref(), Some("taken; its /24 may hold 3 connections more"));
+
+        // Whoever ends one may begin another, at once.
+        world.goes_on(own(0), END | TcpFlags::ACK);
+        assert!(world.begins(own(4)));
+        assert!(!world.begins(own(5)));
+        world.goes_on(own(4), TcpFlags::ACK);
+        world.sweep_after(10);
+        assert!(!world.begins(own(5)), "{method}");
+
+        // And who goes on after that has nothing of it, once that was seen.
+        world.goes_on(own(1), END | TcpFlags::ACK);
+        world.sweep_after(10);
+        world.goes_on(own(1), TcpFlags::ACK);
+        world.sweep_after(10);
+        assert!(!world.begins(own(5)), "{method}");
+        world.sweep_after(10);
+        assert!(world.begins(own(5)), "{method}: it is silent now");
+
+        let status = world.engine.status().expect("it can be told");
+        let told = status.services[0].new_flows.expect("it has a limit");
+        assert!(told.in_force);
+        assert_eq!((told.source_connections, told.capped, told.capped_of_source), (Some(3), 0, 0));
+        assert_eq!(told.capped_connections, 1 + 3 + 1 + 1 + 1, "{method}");
+    }
+}
+
+/// SYNs in the name of a prefix keep it from others for as long as a handshake takes, and no longer.
+#[test]
+fn half_open_connections_count_while_they_may_open() {
+    let mut world = World::with(1, &limit(3));
+    for n in 0..3 {
+        assert!(world.begins(of_prefix(7, n)));
+    }
+    world.sweep_after(30);
+    assert!(!world.begins(of_prefix(7, 3)));
+    world.sweep_after(40);
+    for n in 3..6 {
+        assert!(world.begins(of_prefix(7, n)));
+    }
+    assert!(!world.begins(of_prefix(7, 6)));
+}
+
+/// A limit holds for connections that were there before it, and for those that an earlier process has left.
+#[test]
+fn a_limit_counts_the_connections_that_there_are() {
+    let mut world = World::with(1, "");
+    for n in 0..5 {
+        assert!(world.begins(of_prefix(7, n)));
+        world.goes_on(of_prefix(7, n), TcpFlags::ACK);
+    }
+    for (most, more) in [(3, 0), (5, 0), (6, 1), (8, 2)] {
+        let wanted = config_with(&world.directory, 1, &limit(most));
+        world.follow(&wanted).unwrap_or_else(|error| panic!("{most}: {error}"));
+        world.engine.fit(&wanted);
+        let begun =
+            (0..4).filter(|n| world.begins(of_prefix(7, 100 + most as u16 * 4 + n))).count();
+        assert_eq!(begun, more, "of {most}");
+    }
+    // Nobody counts: the control plane is gone.
+    world.engine.plane.nanoseconds += 40_000_000_000;
+    assert!(world.begins(of_prefix(7, 200)));
+}
+
+/// What begins while connections are counted is not forgotten, nor is it refused by what it counted before.
+#[test]
+fn what_packets_count_during_a_count_stays() {
+    let mut world = World::with(1, &limit(4));
+    assert!(world.begins(of_prefix(7, 0)));
+    for n in 1..4 {
+        let before = Plane::held(&world.engine.plane).expect("readable");
+        assert!(world.begins(of_prefix(7, n)));
+        world.engine.plane.grace().expect("nothing is refused");
+        let counted = before.clone();
+        let lasts = Duration::from_secs(30);
+        Plane::correct_held(&mut world.engine.plane, &before, &counted, lasts).expect("it may");
+    }
+    assert!(!world.begins(of_prefix(7, 4)));
 }

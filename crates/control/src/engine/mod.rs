@@ -32,6 +32,7 @@ mod places;
 mod plan;
 mod prefixes;
 mod reload;
+mod rows;
 mod sample;
 mod service;
 mod shared;
@@ -758,6 +759,7 @@ impl<P: Plane> Engine<P> {
         }
         self.rise();
         tolerate("look at half-open connections", self.look_at_half_open());
+        self.look_at_rows(&mut timers.rows);
         if timers.agents.due(AGENTS_EVERY) {
             self.look_at_agents();
         }
@@ -830,6 +832,7 @@ struct Timers {
     agents: Timer,
     announce: Timer,
     fleet: Timer,
+    rows: rows::Looks,
 }
 
 impl Timers {
@@ -847,6 +850,7 @@ impl Timers {
             agents: now(),
             announce: now(),
             fleet: now(),
+            rows: rows::Looks::new(),
         }
     }
 }

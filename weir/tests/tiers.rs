@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -145,6 +146,86 @@ fn members_of_the_second_tier_come_and_go() {
     let lost: Vec<String> = theirs.iter_mut().filter_map(|(one, _)| one.trouble()).collect();
     assert!(!lost.is_empty() && lost.iter().all(|why| why.contains("reset")), "{lost:#?}");
     common::reach_all(&lab, WEB6, 3);
+}
+
+/// Short connections to both web services, one after the other without a pause, none of which may fail.
+#[derive(Default)]
+struct Load {
+    /// Rounds of them that are over, of either service.
+    rounds: [AtomicUsize; 2],
+    over: AtomicBool,
+}
+
+/// Ends the load, also where a test fails that would wait for it otherwise.
+struct Ends<'a>(&'a Load);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Load {
+    /// Does some work under it.
+    fn beside(lab: &Lab, work: impl FnOnce(&Self)) {
+        let load = Self::default();
+        thread::scope(|scope| {
+            let _ends = Ends(&load);
+            for (to, rounds) in [WEB4, WEB6].into_iter().zip(&load.rounds) {
+                let load = &load;
+                scope.spawn(move || {
+                    // Ports that were used a moment ago are not used again.
+                    for part in (0..8).cycle() {
+                        if load.over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        common::shorts(lab, to, 40, part, rand::random());
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            work(&load);
+        });
+    }
+
+    /// Waits until all connections that are open now have ended, and others are.
+    fn pass(&self) {
+        let now = || self.rounds.each_ref().map(|rounds| rounds.load(Ordering::Relaxed));
+        let before = now();
+        common::eventually("the load goes on", || {
+            now().iter().zip(before).all(|(now, before)| *now >= before + 2)
+        });
+    }
+}
+
+/// Members that drain are removed, one after another has joined, while connections come and go through both
+/// fronts. None of these breaks, and none of those that other members hold; what the removed one still had is
+/// reset.
+#[test]
+fn members_are_removed_under_load() {
+    let _alone = common::alone();
+    let lab = lab();
+    let tiers = start(&lab);
+    common::reach_all(&lab, WEB4, 3);
+    let mut held = common::hold_both(&lab, 64);
+    let at = homes(&tiers, &mut held);
+    let mut of: [Vec<Held>; 4] = Default::default();
+    held.into_iter().zip(at).for_each(|(one, home)| of[home].push(one));
+    assert!(of[..3].iter().all(|one| one.len() > 2), "each has its part");
+    Load::beside(&lab, |load| {
+        load.pass();
+        for (leaves, joins) in [(0, 3), (1, 0)] {
+            tiers.join(joins).unwrap();
+            tiers.set_draining(leaves, true).unwrap();
+            // What it got until now has ended, but for what is held.
+            load.pass();
+            tiers.leave(leaves).unwrap();
+            load.pass();
+            let lost = common::troubles(&mut std::mem::take(&mut of[leaves]));
+            assert!(!lost.is_empty() && lost.iter().all(|why| why.contains("reset")), "{lost:#?}");
+            of.iter_mut().for_each(|one| assert_unbroken(one, "when a member was removed"));
+        }
+    });
 }
 
 /// The machine of a stateful balancer dies. The connections that it has are lost, and hear of it when it is

@@ -15,7 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_testbed::process;
 
-/// What names of instances of the bench begin with; the process number follows.
+/// What names of instances of the bench begin with; the process number follows, and letters if there are
+/// several.
 const NAME: &str = "weirctl";
 /// Where their run directories are: in memory, as a balancer's own usually is.
 const RUN: &str = "/run";
@@ -35,11 +36,21 @@ impl Instance {
     /// its file for an instance of this name with this run directory.
     pub fn start(
         weir: &Path,
+        command: Command,
+        config: impl FnOnce(&str, &Path) -> String,
+    ) -> Result<Self> {
+        Self::start_beside(weir, "", command, config)
+    }
+
+    /// The same of one of several that run at once, told apart by letters.
+    pub fn start_beside(
+        weir: &Path,
+        letters: &str,
         mut command: Command,
         config: impl FnOnce(&str, &Path) -> String,
     ) -> Result<Self> {
         sweep(weir);
-        let name = format!("{NAME}{}", std::process::id());
+        let name = format!("{NAME}{}{letters}", std::process::id());
         let directory = Path::new(RUN).join(&name);
         fs::create_dir_all(&directory).context("making the run directory")?;
         let file = directory.join("weir.toml");
@@ -182,11 +193,16 @@ fn remove(weir: &Path, name: &str) {
 fn sweep(weir: &Path) {
     let names = fs::read_dir(RUN).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-        let number = name.strip_prefix(NAME).and_then(|number| number.parse::<u32>().ok());
+        let number = name.strip_prefix(NAME).and_then(process_of);
         if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
             remove(weir, &name);
         }
     }
+}
+
+/// The process that has made an instance: its number, with letters behind it or without.
+fn process_of(instance: &str) -> Option<u32> {
+    instance.trim_end_matches(|c: char| c.is_ascii_lowercase()).parse().ok()
 }
 
 /// The answer to a command, on its way.
@@ -229,4 +245,17 @@ fn body(bytes: &[u8]) -> Result<&str> {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
     ensure!(head.starts_with("HTTP/1.1 200 "), "the balancer answers {text:?}");
     Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::process_of;
+
+    #[test]
+    fn instances_name_their_process() {
+        assert_eq!(process_of("4711"), Some(4711));
+        assert_eq!(process_of("4711b"), Some(4711));
+        assert_eq!(process_of("b"), None);
+        assert_eq!(process_of("4711.old"), None);
+    }
 }

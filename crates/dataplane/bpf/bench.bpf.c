@@ -28,6 +28,8 @@ struct settings {
 	__be32 tunnel_end;
 	__be16 tunnel_port;
 	__u16 tunnel_check; /* of the outer header, which is the same for all */
+	__u32 first_cookie; /* the entry of the first cookies of these flows */
+	__u32 learns;   /* whether what comes back tells cookies, which are kept */
 	__u32 scatter;  /* odd factor that makes sources of any network of the flows' numbers; 0: one network's */
 };
 
@@ -40,7 +42,8 @@ struct stamps {
 	__be32 echo;
 };
 
-/* Of each flow, four in an entry. */
+/* Of each flow, four in an entry; first those that the bench's own tables have, then those that a running
+ * balancer has told, of each of its methods with cookies. */
 struct cookies {
 	__u16 of[4];
 };
@@ -199,7 +202,7 @@ int bench_generate(struct xdp_md *ctx)
 		stamps->value = 0;
 		stamps->echo = 0;
 		if (settings.stamps == 2) {
-			__u32 entry = flow / 4;
+			__u32 entry = settings.first_cookie + flow / 4;
 			struct cookies *found = bpf_map_lookup_elem(&cookies, &entry);
 
 			if (found)
@@ -239,10 +242,32 @@ int bench_reflect(struct xdp_md *ctx)
 
 __u64 sunk = 0;
 
+/* What the SYN of a flow tells its backend, and all packets of its client will echo. */
+static __always_inline void learn(struct xdp_md *ctx)
+{
+	struct ethernet *eth = (void *)(long)ctx->data;
+	struct ipv4 *ip = (void *)(eth + 1);
+	struct tcp *tcp = (void *)(ip + 1);
+	struct stamps *stamps = (void *)(tcp + 1);
+
+	if ((void *)(stamps + 1) > (void *)(long)ctx->data_end)
+		return;
+	__u32 port = bpf_ntohs((__u16)tcp->ports);
+	__u32 flow = (bpf_ntohl(ip->src) & 0xffffff) | (port - 1024) << 24;
+	__u32 entry = settings.first_cookie + flow / 4;
+	struct cookies *found = bpf_map_lookup_elem(&cookies, &entry);
+
+	/* Without the bit that says that it is told. */
+	if (found)
+		found->of[flow & 3] = bpf_ntohl(stamps->echo) >> 16 & 0x7fff;
+}
+
 /* Takes what comes back. */
 SEC("xdp")
 int bench_sink(struct xdp_md *ctx)
 {
 	sunk++;
+	if (settings.learns)
+		learn(ctx);
 	return XDP_DROP;
 }

@@ -26,4 +26,12 @@ fn counts_repeat_themselves() {
         "concury, first datagram",
     ];
     assert!(order.is_sorted_by_key(|path| of(path)), "{order:?}");
+    // A cookie decides with less than the SYN that was told it, and a slot is looked at apart.
+    for form in ["cheetah", "cheetah-stateful"] {
+        let cookie = of(&format!("{form}, cookie"));
+        for first in ["SYN", "SYN repeated"] {
+            assert!(cookie < of(&format!("{form}, {first}")), "{form}, {first}");
+        }
+    }
+    assert!(of("cheetah, cookie") < of("cheetah-stateful, cookie"));
 }

@@ -523,6 +523,20 @@ pub trait Build<K = StateKey>: Send {
         false
     }
 
+    /// Whether packets ask the data plane's connection table for flows that were put there once and would
+    /// not be put there now: then it is worth [telling](Self::tell_connections) which are left.
+    fn asks_for_former(&self) -> bool {
+        false
+    }
+
+    /// Tells which connections of the service the data plane's connection table has at backends that are
+    /// still the ones they began at, each with its backend. It was read when every packet that saw a table
+    /// before the published one had been decided, and each that was there from beginning to end is among
+    /// them. If packets need to ask for fewer flows then, another table is [due](Self::due).
+    fn tell_connections(&mut self, connections: &mut dyn Iterator<Item = (K, BackendId)>) {
+        let _ = connections;
+    }
+
     /// A flow has started at a backend. Whether that is remembered.
     ///
     /// # Errors

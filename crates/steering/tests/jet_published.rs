@@ -1,6 +1,7 @@
 //! JET as a plane publishes it: random histories of pools and flows over its build face and its
 //! published tables, for each placement. A flow that is not silent for a warm-up period stays
-//! where it began, whatever is added, drained, weighted or removed; a restart does no harm.
+//! where it began, whatever is added, drained, weighted or removed; a restart does no harm. Rows stop
+//! asking the connection table when nothing that they would find there is left.
 //!
 //! `WEIR_SEED=n` repeats a run.
 
@@ -14,7 +15,7 @@ use weir_hash::Key;
 use weir_steering::jet::{JetBuilder, PLACEMENT, ROWS, WARM_UP};
 use weir_steering::{
     BackendId, Build, Decide, Decision, Image, Member, MethodId, Question, Role, ServiceConfig,
-    Settings, Signals, SoftMemory, StateKey, Why,
+    ServiceId, ServiceState, Settings, Signals, SoftMemory, StateKey, Why,
 };
 
 const WARM: u32 = 60;
@@ -48,6 +49,8 @@ struct World {
     tracked: u64,
     found: u64,
     broken: u64,
+    /// Rows that have stopped asking.
+    cleared: u64,
 }
 
 impl World {
@@ -81,6 +84,7 @@ impl World {
             tracked: 0,
             found: 0,
             broken: 0,
+            cleared: 0,
         };
         (0..backends).for_each(|_| world.add(Role::Serving));
         world.publish();
@@ -101,6 +105,63 @@ impl World {
         self.builder.draft(self.generation, &self.members, self.now).unwrap();
         self.builder.discard_draft().unwrap();
         self.builder.build(self.generation, &self.members, self.now).unwrap();
+    }
+
+    /// The connections in the connection table whose backends are still the ones they began at.
+    fn connections(&self) -> Vec<(StateKey, BackendId)> {
+        let present = &self.memory.incarnations;
+        let counted = self.memory.connections.iter().filter(|(_, entry)| {
+            present.get(&entry.backend).is_some_and(|incarnation| entry.is_of(*incarnation))
+        });
+        counted.map(|(state, entry)| (state.key, entry.backend)).collect()
+    }
+
+    /// As a control plane does now and then: tells what it has found in the connection table.
+    fn tell(&mut self, found: Vec<(StateKey, BackendId)>) {
+        assert!(self.builder.asks_for_former() || self.asking() == self.tracking());
+        let before = self.asking();
+        self.builder.tell_connections(&mut found.into_iter());
+        if self.builder.due(self.now) {
+            self.publish();
+            self.cleared += ((before - self.asking()).max(0.0) * 4096.0) as u64;
+        }
+    }
+
+    fn look(&mut self) {
+        let found = self.connections();
+        self.tell(found);
+        self.check_rows();
+    }
+
+    /// Of a row that does not ask, every connection in the table is at its owner.
+    fn check_rows(&self) {
+        let Image::Jet(table) = &**self.table() else { unreachable!() };
+        for (key, backend) in self.connections() {
+            let owner =
+                table.body().owners()[table.body().row(key.hash(&table.header().key)) as usize];
+            assert!(owner & 0x8000 != 0 || owner == backend.get(), "{owner:x} and not {backend}");
+        }
+    }
+
+    /// Others take the places of half of those in the connection table that have ended.
+    fn evict(&mut self) {
+        for n in &self.ended {
+            if self.rng.random_range(0..2) == 0 {
+                let state = ServiceState { service: ServiceId(0), key: key(*n) };
+                self.memory.connections.remove(&state);
+            }
+        }
+    }
+
+    /// The part of the rows that ask, and of those whose flows are tracked.
+    fn asking(&self) -> f64 {
+        let Image::Jet(table) = &**self.table() else { unreachable!() };
+        table.body().asking()
+    }
+
+    fn tracking(&self) -> f64 {
+        let Image::Jet(table) = &**self.table() else { unreachable!() };
+        table.body().tracking()
     }
 
     fn table(&self) -> &Arc<Image> {
@@ -226,6 +287,9 @@ fn a_flow_that_is_not_silent_stays_where_it_began() {
             world.packets(WARM);
             world.flaps();
             world.end();
+            world.evict();
+            world.look();
+            world.packets(WARM);
             if step % 10 == 9 {
                 world.restart();
                 world.publish();
@@ -237,10 +301,148 @@ fn a_flow_that_is_not_silent_stays_where_it_began() {
                 world.memory.connections.clear();
             }
         }
-        println!("{placement}: {} tracked, {} found", world.tracked, world.found);
+        let World { tracked, found, cleared, .. } = world;
+        println!("{placement}: {tracked} tracked, {found} found, {cleared} rows cleared");
         assert_eq!(world.broken, 0, "{placement}");
-        assert!(world.tracked > 500 && world.found > 5_000);
+        assert!(tracked > 500 && found > 5_000 && cleared > 1_000);
     }
+}
+
+/// Under a long churn every row comes to ask; who looks what is left of the connections asks no more than
+/// the horizon demands.
+#[test]
+fn rows_stop_asking_for_connections_that_are_gone() {
+    let seed = seed::seed();
+    for placement in ["table", "ring", "anchor"] {
+        for looks in [false, true] {
+            let mut world = World::new(placement, WARM, 8, ChaCha8Rng::seed_from_u64(seed));
+            for step in 0..150 {
+                world.start(20);
+                world.packets(WARM);
+                world.change();
+                world.packets(WARM);
+                world.end();
+                world.evict();
+                if looks {
+                    world.look();
+                }
+                if step % 40 == 39 {
+                    world.restart();
+                }
+                world.wait(WARM / 4);
+            }
+            assert_eq!(world.broken, 0, "{placement}");
+            // All connections have ended, and others have taken their places in the table.
+            world.flows.clear();
+            world.memory.connections.clear();
+            world.wait(WARM);
+            world.wait(WARM);
+            let (before, tracking) = (world.asking(), world.tracking());
+            println!("{placement}: {before:.3} of the rows ask, {tracking:.3} track");
+            if looks {
+                world.look();
+                assert_eq!(world.asking(), world.tracking(), "{placement}");
+                assert!(!world.builder.asks_for_former());
+            } else {
+                assert!(before > 0.9, "{placement}: {before}");
+                assert!(world.builder.asks_for_former());
+            }
+        }
+    }
+}
+
+/// What a look is good for, and what it must not do: a row with a connection elsewhere goes on asking,
+/// and it is no look where nothing was read.
+#[test]
+fn a_row_asks_as_long_as_a_connection_of_it_is_elsewhere() {
+    for blind in [false, true] {
+        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(3));
+        world.add(Role::Draining);
+        world.publish();
+        world.start(3_000);
+        world.members[9].role = Role::Serving;
+        world.publish();
+        let before = world.asking();
+        let found = if blind { Vec::new() } else { world.connections() };
+        world.tell(found);
+        // Of some four hundred rows a good half have one of the three hundred that are tracked.
+        assert_eq!(world.asking() > 0.0, !blind);
+        assert!(world.asking() < before);
+        world.packets(u32::MAX);
+        assert_eq!(world.broken > 100, blind, "{}", world.broken);
+        assert_eq!(world.broken == 0, !blind, "{}", world.broken);
+    }
+}
+
+/// A look comes after every packet that saw a table before the published one: such a packet may still put
+/// its flow into the connection table.
+#[test]
+fn a_look_waits_for_packets_that_follow_the_table_before() {
+    for waits in [true, false] {
+        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(4));
+        world.add(Role::Draining);
+        world.publish();
+        let former = world.table().clone();
+        world.members[9].role = Role::Serving;
+        world.publish();
+        let early = (!waits).then(|| world.connections());
+        let mut late = HashMap::new();
+        for n in 0..3_000 {
+            let hash = key(n).hash(Decide::<StateKey>::hash_key(&former));
+            let question = Question { signals: Signals::FIRST, ..Question::later(key(n), hash) };
+            let backend = former.decide(&question, &mut world.memory).backend;
+            late.insert(n, Flow { backend: backend.expect("nine serve").get(), last: world.now });
+        }
+        let found = early.unwrap_or_else(|| world.connections());
+        world.tell(found);
+        world.flows = late;
+        world.packets(u32::MAX);
+        assert_eq!(world.broken > 100, !waits, "{}", world.broken);
+        assert_eq!(world.broken == 0, waits, "{}", world.broken);
+    }
+}
+
+/// What was found is of the table that was published then: another one may have tracked the row since.
+#[test]
+fn what_a_look_has_found_ends_with_its_table() {
+    let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(5));
+    world.add(Role::Draining);
+    world.publish();
+    world.members[9].role = Role::Serving;
+    world.publish();
+    let found = world.connections();
+    world.builder.tell_connections(&mut found.into_iter());
+    assert!(world.builder.due(world.now));
+    // The rows are tracked again before they are cleared, by the table that would have cleared them.
+    world.members[9].role = Role::Down;
+    world.publish();
+    world.start(3_000);
+    world.members[9].role = Role::Serving;
+    world.publish();
+    assert!(!world.builder.due(world.now));
+    world.packets(u32::MAX);
+    assert_eq!(world.broken, 0);
+}
+
+/// Without a warm-up a row that does not ask may get another owner at once. It asks from then on: a
+/// connection that its former owner has may be in the table from an earlier time.
+#[test]
+fn a_row_that_changes_hands_asks() {
+    let mut world = World::new("table", 0, 9, ChaCha8Rng::seed_from_u64(6));
+    world.add(Role::Draining);
+    world.publish();
+    world.start(3_000);
+    // Nobody is expected any more, and all that was tracked is where its row is.
+    let gone = world.members.remove(9).backend;
+    world.memory.incarnations.remove(&gone);
+    world.publish();
+    world.look();
+    assert_eq!(world.asking(), 0.0);
+    assert!(world.memory.connections.len() > 200);
+    world.add(Role::Serving);
+    world.publish();
+    assert!(world.asking() > 0.05);
+    world.check_rows();
 }
 
 /// Who stands on the horizon joins at once; who does not waits for a warm-up period.
@@ -252,22 +454,18 @@ fn a_backend_of_the_horizon_joins_at_once_and_another_waits() {
         let starts = table.body().starts().iter();
         starts.filter(|&&slot| slot & 0x7fff == backend).count() as f64 / 4096.0
     };
-    let tracking = |world: &World| {
-        let Image::Jet(table) = &**world.table() else { unreachable!() };
-        table.body().tracking()
-    };
-    assert_eq!(tracking(&world), 0.0, "nobody is expected");
+    assert_eq!(world.tracking(), 0.0, "nobody is expected");
     world.add(Role::Draining);
     world.publish();
     // |H| / (|W| + |H|), as the paper has it.
-    assert!((tracking(&world) - 0.1).abs() < 0.03, "{}", tracking(&world));
+    assert!((world.tracking() - 0.1).abs() < 0.03, "{}", world.tracking());
     assert_eq!(share(&world, 9), 0.0);
     world.start(3_000);
     world.wait(WARM);
     world.members[9].role = Role::Serving;
     world.publish();
     assert!((share(&world, 9) - 0.1).abs() < 0.03, "{}", share(&world, 9));
-    assert_eq!(tracking(&world), 0.0);
+    assert_eq!(world.tracking(), 0.0);
     world.packets(u32::MAX);
     assert_eq!(world.broken, 0);
     world.add(Role::Serving);

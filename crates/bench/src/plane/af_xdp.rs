@@ -230,7 +230,7 @@ impl World<'_> {
     /// A packet of each of these flows. All must come back.
     fn all(&mut self, method: Method, flags: TcpFlags, first: u32, packets: u32) -> Result<()> {
         let (flows, seed) = (self.flows, first.into());
-        let stream = Stream { method, packets, flows, seed, in_order: true, flags };
+        let stream = Stream { method, packets, flows, seed, in_order: true, flags, running: false };
         let sample = self.bench.send(&self.subject, &stream)?;
         ensure!(
             sample.returned > 0.999,
@@ -244,7 +244,15 @@ impl World<'_> {
 
     fn stream(&self, method: Method, packets: u32, turn: u32) -> Stream {
         let (flows, seed) = (self.flows, turn.into());
-        Stream { method, packets, flows, seed, in_order: false, flags: TcpFlags::ACK }
+        Stream {
+            method,
+            packets,
+            flows,
+            seed,
+            in_order: false,
+            flags: TcpFlags::ACK,
+            running: false,
+        }
     }
 
     fn method(&mut self, method: Method, packets: u32, turn: u32) -> Result<Sample> {

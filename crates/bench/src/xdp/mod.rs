@@ -14,11 +14,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::thread;
 use weir_dataplane::Interface;
-use weir_dataplane::bench::{Memory, Method, Sample, Storage, Stream, Subject, XdpBench};
+use weir_dataplane::bench::{Memory, Method, Sample, Storage, Subject, XdpBench};
 pub use weir_plane::forward::Encapsulation;
 pub use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 use weir_testbed::link;
-use weir_wire::TcpFlags;
 
 /// The processor that packets are made and handled on.
 const CPU: usize = 0;
@@ -402,7 +401,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Lets a running balancer learn of its flows, and warms caches and the LRU map.
     fn make_ready(&mut self, packets: u32) -> Result<()> {
-        if let Some(product) = &mut self.product {
+        if let Some(product) = &self.product {
             product.make_ready(&mut self.bench)?;
         }
         let packets = packets.min(500_000);
@@ -414,9 +413,7 @@ impl Bench<'_> {
         match (self.ways[which], &self.product) {
             (Way::Bench(subject), _) => Ok(self.bench.run(subject, flows, packets, seed)?),
             (Way::Running(method), Some(product)) => {
-                let flags = TcpFlags::ACK;
-                let stream = Stream { method, packets, flows, seed, in_order: false, flags };
-                Ok(self.bench.send(&product.ends, &stream)?)
+                product.send(&mut self.bench, method, packets, seed)
             }
             (Way::Running(_), None) => unreachable!("it is asked for only if it runs"),
         }
@@ -513,8 +510,13 @@ impl Bench<'_> {
         samples: &[Round],
     ) -> Row {
         let floor_of = |way: Way| {
-            let Way::Bench(subject) = way else { return 0 };
-            self.at(Way::Bench(Subject::Reflector(subject.method()))).unwrap_or(0)
+            let frames_of = match way {
+                Way::Bench(subject) => subject.method(),
+                // The generator looks up what each flow was told.
+                Way::Running(method) if method.has_cookies() => Method::CheetahStateful,
+                Way::Running(method) => method,
+            };
+            self.at(Way::Bench(Subject::Reflector(frames_of))).unwrap_or(0)
         };
         let above = |which: usize| -> Vec<f64> {
             let floor = floor_of(self.ways[which]);

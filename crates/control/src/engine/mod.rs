@@ -33,6 +33,7 @@ mod places;
 mod plan;
 mod prefixes;
 mod reload;
+mod rows;
 mod sample;
 mod service;
 mod shared;
@@ -782,6 +783,7 @@ impl<P: Plane> Engine<P> {
         self.rise();
         tolerate("tell packets what has ended", self.release_held());
         tolerate("look at half-open connections", self.look_at_half_open());
+        self.look_at_rows(&mut timers.rows);
         if timers.agents.due(AGENTS_EVERY) {
             self.look_at_agents();
         }
@@ -854,6 +856,7 @@ struct Timers {
     agents: Timer,
     announce: Timer,
     fleet: Timer,
+    rows: rows::Looks,
 }
 
 impl Timers {
@@ -871,6 +874,7 @@ impl Timers {
             agents: now(),
             announce: now(),
             fleet: now(),
+            rows: rows::Looks::new(),
         }
     }
 }

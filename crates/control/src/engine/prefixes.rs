@@ -129,6 +129,10 @@ impl Counted {
         self.build.end(key, now);
     }
 
+    pub fn tell_connections(&mut self, there: &mut dyn Iterator<Item = (StateKey, BackendId)>) {
+        self.build.tell_connections(there);
+    }
+
     pub fn forget(&mut self, key: &StateKey) {
         let before = self.build.states();
         self.build.forget(key);

@@ -12,7 +12,7 @@ mod clock;
 mod quic;
 mod tables;
 
-pub use tables::concury_table;
+pub use tables::{concury_table, partitions};
 
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
@@ -102,6 +102,11 @@ impl Method {
         matches!(self, Self::Concury | Self::Residue)
     }
 
+    /// Whether its packets echo cookies.
+    pub fn has_cookies(self) -> bool {
+        matches!(self, Self::Cheetah | Self::CheetahStateful)
+    }
+
     /// The number of its service.
     fn service(self) -> ServiceId {
         ServiceId(self as u32)
@@ -178,6 +183,34 @@ pub struct Stream {
     pub in_order: bool,
     /// Flags of their TCP headers.
     pub flags: TcpFlags,
+    /// Whether cookies are those that a running balancer tells: SYNs that come back from it have them, and
+    /// all other packets echo what the SYN of their flow has told. No matter without cookies.
+    pub running: bool,
+}
+
+impl Stream {
+    /// Of each flow of these packets there is a cookie, from this entry on, where each has four flows'.
+    fn first_cookie(&self, entries: u32) -> u32 {
+        match (self.running, self.method) {
+            (true, Method::Cheetah) => entries,
+            (true, Method::CheetahStateful) => 2 * entries,
+            _ => 0,
+        }
+    }
+
+    fn learns(&self) -> bool {
+        self.running && self.method.has_cookies() && self.flags == TcpFlags::SYN
+    }
+
+    /// What the generator writes into timestamps: nothing if there are none, the same for all, or cookies.
+    fn stamps(&self) -> u32 {
+        match (self.method, self.running) {
+            _ if !self.method.has_cookies() => 0,
+            _ if self.learns() => 1,
+            (Method::Cheetah, false) => 1,
+            _ => 2,
+        }
+    }
 }
 
 /// One measurement of one subject.
@@ -245,6 +278,11 @@ fn flow(n: u32, vip: Ipv4Addr) -> FlowKey {
     FlowKey::new((source, port).into(), (vip, PORT).into(), Protocol::Tcp)
 }
 
+/// Entries of the generator's cookies of so many flows.
+fn cookie_entries(flows: u32) -> u32 {
+    flows.div_ceil(4).max(1)
+}
+
 /// Storage for the programs of an [`XdpBench`].
 pub type Storage = MaybeUninit<libbpf_rs::OpenObject>;
 
@@ -279,7 +317,7 @@ impl<'a> XdpBench<'a> {
         let mut open = skeleton::BenchSkelBuilder::default()
             .open(storage)
             .context(|| "open the bench programs".into())?;
-        let cookies = flows.div_ceil(4).max(1);
+        let cookies = 3 * cookie_entries(flows);
         open.maps.cookies.set_max_entries(cookies).context(|| "size the cookies".into())?;
         let ids = flows.clamp(1, MOST_IDS);
         let entries = ids * Method::QUIC.len() as u32;
@@ -428,7 +466,8 @@ impl<'a> XdpBench<'a> {
             self.plane.mark_in(armed.sides);
         }
         let (method, flags) = (subject.method(), TcpFlags::ACK);
-        let stream = Stream { method, packets, flows, seed, in_order: false, flags };
+        let stream =
+            Stream { method, packets, flows, seed, in_order: false, flags, running: false };
         let ends = self.ends.clone();
         self.send(&ends, &stream)
     }
@@ -462,11 +501,9 @@ impl<'a> XdpBench<'a> {
             };
             data.settings.tunnel_check = outer_check(tunnel).to_be();
         }
-        data.settings.stamps = match stream.method {
-            Method::Cheetah => 1,
-            Method::CheetahStateful => 2,
-            _ => 0,
-        };
+        data.settings.stamps = stream.stamps();
+        data.settings.first_cookie = stream.first_cookie(cookie_entries(self.flows));
+        data.settings.learns = stream.learns().into();
         let kind = Method::QUIC.iter().position(|one| *one == stream.method);
         data.settings.ids = kind.map_or(0, |_| self.ids);
         data.settings.first_id = kind.unwrap_or(0) as u32 * self.ids;

@@ -23,8 +23,8 @@ pub(super) const BACKENDS: u16 = 64;
 /// Those that stand by beside them, for the method with a horizon.
 pub(super) const STANDBY: u16 = 6;
 
-/// Partitions for so many connections, with a quarter to spare.
-pub(super) fn partitions(flows: u32) -> u32 {
+/// Partitions of stateful Cheetah for so many connections, with a quarter to spare.
+pub fn partitions(flows: u32) -> u32 {
     (flows + flows / 4).div_ceil(cheetah::PARTITION_SLOTS).max(1)
 }
 

@@ -226,11 +226,13 @@ impl Machine<'_> {
                 const ADD: i32 = 0;
                 const OR: i32 = 0x40;
                 const FETCH: i32 = 1;
+                const EXCHANGE: i32 = 0xe0;
                 const COMPARE: i32 = 0xf0;
                 let before = self.load(at(to), length)?;
                 let after = match next.imm & !FETCH {
                     ADD => before.wrapping_add(registers[from]),
                     OR => before | registers[from],
+                    EXCHANGE => registers[from],
                     COMPARE => {
                         let equal = before == registers[0];
                         self.store(at(to), length, if equal { registers[from] } else { before })?;

@@ -7,6 +7,7 @@ use crate::{BackendEntry, KernelPlane, Limits, Reports};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_hash::{HashKey, Key};
 use weir_plane::{FlowCaps, IdRoutes, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
+use weir_steering::cheetah::{ANSWERS, PARTITIONS, servers};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
     ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
@@ -33,6 +34,8 @@ pub(super) struct World {
     /// Flows whose first packets are placed again, since their Dcode is reserved.
     placed_again: Vec<FlowKey>,
     seen_keys: Vec<(ServiceId, HashKey)>,
+    /// Of both forms of Cheetah, what hides where the flow [`COOKIED`] lives.
+    cookies: [u16; 2],
 }
 
 /// What a packet meets.
@@ -57,6 +60,10 @@ enum Service {
     Jet,
     /// A hundred flows are exceptions.
     Residue,
+    /// Backends write the cookies. (A service whose answers pass here would have the program look for
+    /// them in all that is for no service, which other paths are.)
+    Cheetah,
+    CheetahStateful,
     /// No table was published.
     Bare,
     /// An update is under way.
@@ -78,7 +85,7 @@ enum Service {
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 20] = [
         Concury,
         Concury6,
         ConcuryUdp,
@@ -87,6 +94,8 @@ impl Service {
         TrackedUdp,
         Jet,
         Residue,
+        Cheetah,
+        CheetahStateful,
         Bare,
         Updating,
         Empty,
@@ -214,6 +223,8 @@ impl Service {
             }
             Jet => Some(built(MethodId::Jet, &members, 0)),
             Residue => Some(built(MethodId::Residue, &members, EXCEPTIONS)),
+            Cheetah => Some(built(MethodId::Cheetah, &members, 0)),
+            CheetahStateful => Some(built(MethodId::CheetahStateful, &members, 0)),
             Empty => Some(concury(self, &[], 0)),
             _ => Some(concury(self, &members, STATES)),
         }
@@ -243,8 +254,15 @@ fn concury(service: Service, members: &[Member], states: u32) -> Image {
 /// A table of a method that gets by with few states: these first flows of the service live with the backend
 /// that drains, where no row leads.
 fn built(method: MethodId, members: &[Member], exceptions: u32) -> Image {
+    let mut settings = Settings::of(method);
+    if matches!(method, MethodId::Cheetah | MethodId::CheetahStateful) {
+        settings.set_word(ANSWERS, "backend").expect("it is one of the words");
+    }
+    if method == MethodId::CheetahStateful {
+        settings.set(PARTITIONS, 1).expect("it is the least");
+    }
     let config = ServiceConfig {
-        settings: Settings::of(method),
+        settings,
         client_affinity: false,
         udp: false,
         seed: 1,
@@ -273,6 +291,30 @@ fn of_row(asks: bool, fresh: u32) -> FlowKey {
     flows.find(is_wanted).expect("there are both")
 }
 
+/// A flow that has a cookie.
+const COOKIED: u32 = 1;
+
+/// The cookie that hides the server of that flow.
+fn cookie() -> u16 {
+    let Some(Image::Cheetah(table)) = Cheetah.table() else { unreachable!("it is cheetah's") };
+    let key = StateKey::of_flow(&Cheetah.flow(COOKIED));
+    let cookies = &table.body().0;
+    let hidden = cookies.method.cookie(&cookies.servers, &key, backend_of(COOKIED));
+    hidden.expect("it is a server of the service")
+}
+
+/// Takes a slot for that flow: the cookie that hides its place.
+fn slot_cookie(plane: &mut KernelPlane) -> Result<u16, Error> {
+    let table = CheetahStateful.table().expect("it has one");
+    let hash = StateKey::of_flow(&CheetahStateful.flow(COOKIED)).hash(&table.header().key);
+    let backend = backend_of(COOKIED);
+    let number = servers(&table).and_then(|servers| servers.number(backend));
+    let number = number.expect("it is a server of the service");
+    let parts =
+        plane.fill_slots(CheetahStateful.number(), &mut [(hash, backend, number)].into_iter())?;
+    Ok(parts[0])
+}
+
 /// Where the states are.
 fn backend_of(n: u32) -> u16 {
     (n % u32::from(BACKENDS)) as u16
@@ -294,7 +336,12 @@ impl World {
     /// A data plane with this build of the program.
     pub fn new(object: Option<&[u8]>) -> Result<Self, Error> {
         // Small, since the interpreter copies the pool of tables.
-        let limits = Limits { table_bytes: 4 << 20, list_prefixes: 4096, ..Limits::default() };
+        let limits = Limits {
+            table_bytes: 4 << 20,
+            list_prefixes: 4096,
+            slot_partitions: 1,
+            ..Limits::default()
+        };
         let (mut plane, _, code) = KernelPlane::open_inspected(object, None, &limits, Code::of)?;
         for backend in 0..BACKENDS {
             let entry = BackendEntry::new([192, 0, 2, 1].into(), 1);
@@ -305,7 +352,10 @@ impl World {
         for service in Service::ALL {
             plane.set_service(service.vip(), service.number())?;
             if let Some(table) = service.table() {
-                seen_keys.push((service.number(), table.header().key));
+                // Those with cookies have no marks.
+                if !matches!(service, Cheetah | CheetahStateful) {
+                    seen_keys.push((service.number(), table.header().key));
+                }
                 plane.publish(service.number(), &table)?;
             }
             plane.set_sources(service.number(), service.sources().as_ref())?;
@@ -335,7 +385,9 @@ impl World {
         let watched = [WATCHED, fresh(0)].map(|n| StateKey::of_flow(&Concury.flow(n)).hash(&key));
         plane.watch(&mut watched.into_iter())?;
         let reports = plane.reports()?;
-        let mut world = Self { plane, code, reports, placed_again: Vec::new(), seen_keys };
+        let cookies = [cookie(), slot_cookie(&mut plane)?];
+        let placed_again = Vec::new();
+        let mut world = Self { plane, code, reports, placed_again, seen_keys, cookies };
         world.find_placed_again()?;
         // Every backend's next hop is known from here on.
         for n in 0..u32::from(BACKENDS) {
@@ -358,6 +410,13 @@ impl World {
             n += 1;
         }
         self.drain()
+    }
+
+    /// A segment in the middle of the flow with a cookie, which it echoes; or another one.
+    fn with_cookie(&self, service: Service, other: u16) -> Vec<u8> {
+        let cookie = self.cookies[usize::from(matches!(service, CheetahStateful))] ^ other;
+        let frame = Frame::new(service.flow(COOKIED)).tcp_flags(TcpFlags::ACK);
+        frame.timestamps(7, u32::from(cookie) << 16 | 5).build()
     }
 
     /// Makes room in the ring.
@@ -399,6 +458,11 @@ fn later(flow: FlowKey) -> Vec<u8> {
 
 fn first(flow: FlowKey) -> Vec<u8> {
     Frame::new(flow).tcp_flags(TcpFlags::SYN).build()
+}
+
+/// A SYN with timestamps.
+fn stamped(flow: FlowKey) -> Vec<u8> {
+    Frame::new(flow).tcp_flags(TcpFlags::SYN).timestamps(7, 0).build()
 }
 
 /// A flow that no table and no path before has seen.
@@ -486,6 +550,30 @@ paths! {
     "residue, row without exceptions" => Transmit, |_, _| later(Residue.flow(fresh(0)));
     "residue, exception" => Transmit, |_, _| later(Residue.flow(1));
     "residue, SYN" => Transmit, |_, run| first(Residue.flow(fresh(run)));
+    "cheetah, cookie" => Transmit, |world, _| world.with_cookie(Cheetah, 0);
+    "cheetah, cookie of no server" => Transmit, |world, _| world.with_cookie(Cheetah, 1 << 14);
+    "cheetah, SYN" => Transmit, |_, run| stamped(Cheetah.flow(fresh(run)));
+    "cheetah, SYN repeated" => Transmit, |_, _| stamped(Cheetah.flow(2)),
+        before |world, _run| {
+            run_frame(world.plane.program(), &stamped(Cheetah.flow(2))).map(|_| ())
+        };
+    "cheetah, known flow without timestamps" => Transmit, |_, _| later(Cheetah.flow(3)),
+        before |world, _run| {
+            run_frame(world.plane.program(), &first(Cheetah.flow(3))).map(|_| ())
+        };
+    "cheetah-stateful, cookie" => Transmit, |world, _| world.with_cookie(CheetahStateful, 0);
+    "cheetah-stateful, cookie of no slot" => Transmit,
+        |world, _| world.with_cookie(CheetahStateful, 1 << 14);
+    "cheetah-stateful, SYN" => Transmit, |_, run| stamped(CheetahStateful.flow(fresh(run)));
+    "cheetah-stateful, SYN repeated" => Transmit, |_, _| stamped(CheetahStateful.flow(2)),
+        before |world, _run| {
+            run_frame(world.plane.program(), &stamped(CheetahStateful.flow(2))).map(|_| ())
+        };
+    "cheetah-stateful, known flow without timestamps" => Transmit,
+        |_, _| later(CheetahStateful.flow(3)),
+        before |world, _run| {
+            run_frame(world.plane.program(), &first(CheetahStateful.flow(3))).map(|_| ())
+        };
     "QUIC, plain id, remembered" => Transmit, |_, _| Plain.with_id(1),
         before |world, _run| run_frame(world.plane.program(), &Plain.with_id(1)).map(|_| ());
     "QUIC, plain id, decoded" => Transmit, |_, run| Plain.with_id(fresh(run));

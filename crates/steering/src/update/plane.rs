@@ -82,7 +82,8 @@ pub trait Plane {
     fn unpin(&mut self, states: &[ServiceState]) -> Result<(), Self::Error>;
 
     /// The connections of a service in the connection table whose backends are still the ones they
-    /// began at.
+    /// began at: each that is there from beginning to end is among them. A plane whose methods have no
+    /// connection table has none.
     ///
     /// # Errors
     /// If they cannot be read.

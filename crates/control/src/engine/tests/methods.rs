@@ -218,6 +218,98 @@ fn jet_respects_its_horizon() {
     assert!((400..600).contains(&moved), "{moved} of 2,000, where the paper has a quarter");
 }
 
+impl World {
+    /// Connections of the connection table that have ended give their places to others.
+    fn evict_ended(&mut self) {
+        let live: HashSet<StateKey> = self.live.keys().map(StateKey::of_flow).collect();
+        self.engine.plane.memory.connections.retain(|state, _| live.contains(&state.key));
+    }
+
+    /// A look at the connection table is due, and so is what follows from it.
+    fn look_at_rows(&mut self) {
+        self.engine.look_at_rows(&mut rows::Looks::due());
+        self.upkeep();
+        self.check();
+    }
+
+    /// The part of the flows of service a whose packets ask the connection table, and of new ones that
+    /// get there.
+    fn asked_and_tracked(&self) -> (f64, f64) {
+        let status = self.engine.status().expect("readable");
+        let shares = status.services[0].tracking.expect("jet has rows");
+        (1.0 - shares.avoided_share, shares.tracked_share)
+    }
+}
+
+/// Under a long churn every row comes to ask the connection table. The engine looks what is left there, and
+/// packets ask for no more than the horizon demands.
+#[test]
+fn jet_does_not_ask_for_connections_that_are_gone() {
+    for looks in [false, true] {
+        let mut world = World::with(1, "method = \"jet\"\nrows = 1000\nwarm_up = 30");
+        for round in 0..30 {
+            let (first, name) = (round * 80, format!("b{}", 1 + round % 3));
+            world.start(0, first..first + 40);
+            world.drain("a", &name).expect("two are left");
+            world.start(0, first + 40..first + 80);
+            world.check();
+            let serves = |reply| Command::Drain("a".into(), name, false, reply);
+            world.ask(serves).expect("it was drained");
+            world.check();
+            // Half of them end.
+            let mut ends = false;
+            world.live.retain(|_, _| {
+                ends = !ends;
+                !ends
+            });
+            world.evict_ended();
+            if looks {
+                world.look_at_rows();
+            }
+            if round % 10 == 9 {
+                world = world.restart();
+                world.check();
+            }
+        }
+        world.live.clear();
+        world.evict_ended();
+        world.drain("a", "b3").expect("it stands by");
+        world.start(0, 10_000..10_300);
+        if looks {
+            world.look_at_rows();
+            let (asked, tracked) = world.asked_and_tracked();
+            assert!((asked - tracked).abs() < 1e-9, "{asked} ask, {tracked} track");
+            assert!((asked - 1.0 / 3.0).abs() < 0.06, "{asked}: the share of b3");
+        } else {
+            let (asked, _) = world.asked_and_tracked();
+            assert!(asked > 0.99, "{asked}");
+        }
+        world.check();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+    }
+}
+
+/// A look that fails, or finds connections that live elsewhere, changes nothing.
+#[test]
+fn a_look_at_rows_that_is_refused_changes_nothing() {
+    let mut world = World::with(1, "method = \"jet\"\nrows = 1000");
+    world.drain("a", "b3").expect("it stands by");
+    world.start(0, 0..600);
+    world.ask(|reply| Command::Drain("a".into(), "b3".into(), false, reply)).expect("it serves");
+    let (before, _) = world.asked_and_tracked();
+    for operation in [Operation::Grace, Operation::LookUp] {
+        world.engine.plane.refuse(operation);
+        world.engine.look_at_rows(&mut rows::Looks::due());
+        world.engine.plane.refuse_nothing();
+        world.upkeep();
+        assert_eq!(world.asked_and_tracked().0, before, "{operation:?}");
+        world.check();
+    }
+    world.look_at_rows();
+    let (asked, tracked) = world.asked_and_tracked();
+    assert!(asked < before && asked > 0.05 && tracked == 0.0, "{asked} of {before}");
+}
+
 /// Pools that change at random, with control planes that restart.
 #[test]
 fn random_changes_break_no_flow() {
@@ -262,6 +354,7 @@ fn random_changes_break_no_flow() {
                 _ => world = world.restart(),
             }
             world.check();
+            world.engine.look_at_rows(&mut rows::Looks::due());
             world.wait(silent * draw(2) as u32);
         }
         assert_eq!(world.warnings(), Vec::<String>::new());

@@ -4,22 +4,47 @@
 //! to another backend that serves only after all packets of the row were tracked for a warm-up
 //! period, so a change that nobody foresaw is announced first: [`Build::due`] says when it can be
 //! made. A row that the horizon wants has been tracked for long, so it changes hands at once.
+//!
+//! # Rows that stop asking
+//!
+//! A row whose flows are tracked asks the connection table, and goes on asking when they are tracked no
+//! more, as what was tracked may live elsewhere. What [`Build::tell_connections`] is told ends that. What
+//! holds at any time: *of a row that does not ask, no entry that counts names another backend than its
+//! owner*, so that asking would change no answer. (An entry counts while its backend is there, in the same
+//! use of its number.)
+//!
+//! - An entry is written where a row's flows are tracked, and else only over one that does not count, for
+//!   the owner. So while packets follow one table, and none an older one, nothing comes into a row that is
+//!   not tracked but entries for its owner.
+//! - Therefore a table may be read at leisure once every packet that saw the one before is decided: a row
+//!   without an entry for anybody but its owner is one still when the next table is seen, whatever has
+//!   come meanwhile. It stops asking there if its owner is the same and its flows are not tracked. Packets
+//!   that still follow the former table then write nothing into it but entries for that owner.
+//! - A table that is published meanwhile ends what was found: it may have tracked the row.
+//! - Later the row gets another owner only where the former is removed, whose entries do not count from
+//!   then on; or after it was tracked, and so asks. Without a warm-up it may get one at once: then it asks.
 
 use super::columns::Columns;
 use super::config::{Method, PLACEMENT, WARM_UP};
 use super::table::{ASK, Body, TRACK};
 use crate::BuildError;
+use crate::ids::BackendId;
 use crate::method::{Build, Built, Publish, ServiceConfig, Settings};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::rows::ROWS;
+use crate::state::StateKey;
 use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, Table, slot_elements};
 use std::collections::HashMap;
 use std::sync::Arc;
-use weir_hash::HashKey;
+use weir_hash::{HashKey, Key};
 
 /// The flows of a row are not tracked.
 const NEVER: u32 = u32::MAX;
+
+/// Another table is worth it if at least one in so many of the rows that ask for what was tracked once
+/// can stop asking. The last ones go one by one; nobody publishes a table a minute for one in thousands.
+const WORTH: usize = 64;
 
 /// A table, and what it does not say of itself.
 #[derive(Clone, Debug)]
@@ -29,6 +54,24 @@ struct Version {
     since: Vec<u32>,
     /// When the first row may change hands.
     due: Option<u32>,
+    /// The rows that need not ask in the next table, as was found while this one was in force; empty if
+    /// nothing was found that is worth one.
+    clean: Vec<bool>,
+}
+
+impl Version {
+    /// The rows that ask for what was tracked once.
+    fn asks_for_former(&self) -> Vec<bool> {
+        let of = |body: &Body| -> Vec<bool> {
+            let rows = body.owners().iter().zip(body.starts());
+            rows.map(|(owner, start)| owner & ASK != 0 && start & TRACK == 0).collect()
+        };
+        body(&self.image).map(of).unwrap_or_default()
+    }
+
+    fn is_clean(&self, row: u32) -> bool {
+        self.clean.get(row as usize).is_some_and(|clean| *clean)
+    }
 }
 
 /// Builds tables of one service.
@@ -62,7 +105,8 @@ impl JetBuilder {
                 && header.flags().has(Flags::CLIENT) == config.client_affinity
                 && body(image).is_some_and(same)
         });
-        let version = |image| Version { image, since: vec![NEVER; rows], due: None };
+        let version =
+            |image| Version { image, since: vec![NEVER; rows], due: None, clean: Vec::new() };
         let config = config.clone();
         Self { config, columns: None, published: published.map(version), draft: None }
     }
@@ -109,7 +153,8 @@ impl JetBuilder {
             let (was, tracked) = before.map_or((NO_BACKEND, NEVER), |(body, since)| {
                 (body.owners()[at as usize], since[at as usize])
             });
-            let row = match roles.get(&(was & SLOT_BACKEND)) {
+            let lives = roles.get(&(was & SLOT_BACKEND));
+            let row = match lives {
                 Some(&role) => self.row(was & SLOT_BACKEND, tracked, goal, differs, role, now),
                 // Nobody lives there whom the connection table does not know.
                 None => Row { owner: goal, start: goal, track: differs, moves: false },
@@ -119,8 +164,11 @@ impl JetBuilder {
                 let at = tracked.saturating_add(self.setting(WARM_UP));
                 due = Some(due.map_or(at, |due: u32| due.min(at)));
             }
-            // Whoever was tracked in a row is still asked for.
-            let ask = if row.track { ASK } else { was & ASK };
+            // Whoever was tracked in a row is still asked for, until it is known that nobody is there.
+            let stays = row.owner == was & SLOT_BACKEND;
+            let asked = was & ASK != 0 && !(stays && former.is_some_and(|one| one.is_clean(at)));
+            let asks = row.track || asked || lives.is_some() && !stays;
+            let ask = if asks { ASK } else { 0 };
             owners.push(row.owner | ask);
             starts.push(row.start | if row.track { TRACK } else { 0 });
             since.push(tracked);
@@ -128,7 +176,7 @@ impl JetBuilder {
         let flags = Flags::default().with(Flags::CLIENT, self.config.client_affinity);
         let header = Header::new(HashKey::from_seed(self.config.seed), flags, generation, 0);
         let table = Table::new(header, Body::new(owners, starts));
-        Version { image: Arc::new(Image::from(table)), since, due }
+        Version { image: Arc::new(Image::from(table)), since, due, clean: Vec::new() }
     }
 }
 
@@ -179,11 +227,34 @@ impl Build for JetBuilder {
     }
 
     fn due(&self, now: u32) -> bool {
-        let due = self.published.as_ref().and_then(|version| version.due);
-        due.is_some_and(|due| due <= now)
+        self.published.as_ref().is_some_and(|version| {
+            version.due.is_some_and(|due| due <= now) || !version.clean.is_empty()
+        })
+    }
+
+    fn asks_for_former(&self) -> bool {
+        self.published.as_ref().is_some_and(|one| one.asks_for_former().contains(&true))
+    }
+
+    fn tell_connections(&mut self, connections: &mut dyn Iterator<Item = (StateKey, BackendId)>) {
+        let Some(version) = &mut self.published else { return };
+        let mut clean = version.asks_for_former();
+        let asking = clean.iter().filter(|asks| **asks).count();
+        let Some(body) = body(&version.image) else { return };
+        let key = &version.image.header().key;
+        for (flow, backend) in connections {
+            let row = body.row(flow.hash(key)) as usize;
+            // One at the owner changes nothing.
+            clean[row] &= body.owners()[row] & SLOT_BACKEND == backend.get();
+        }
+        let free = clean.iter().filter(|free| **free).count();
+        let is_worth_it = free > 0 && free * WORTH >= asking;
+        version.clean = if is_worth_it { clean } else { Vec::new() };
     }
 
     fn control_bytes(&self) -> usize {
-        self.published.as_ref().map_or(0, |version| size_of_val(&version.since[..]))
+        self.published
+            .as_ref()
+            .map_or(0, |version| size_of_val(&version.since[..]) + size_of_val(&version.clean[..]))
     }
 }

@@ -249,6 +249,11 @@ impl Plane for LivePlane {
         Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
     }
 
+    fn prepare_packing(&mut self) -> Result<Option<PrepareResize<Error>>, Error> {
+        let Some(making) = self.kernel.packing()? else { return Ok(None) };
+        Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
+    }
+
     fn resize_prepared(
         &mut self,
         limits: &Limits,

@@ -223,6 +223,16 @@ pub trait Plane: update::Plane {
         Ok(None)
     }
 
+    /// Begins to make its memory anew, as large as it is, with all tables side by side: if one has found no room in a
+    /// row, though there is enough in sum, and the others could not be moved out of its way. What it returns is
+    /// called and handed on as that of [`prepare_resize`](Self::prepare_resize). `None`: no table waits for that.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    fn prepare_packing(&mut self) -> Result<Option<PrepareResize<Self::Error>>, Self::Error> {
+        Ok(None)
+    }
+
     /// As [`resize`](Self::resize) to these limits, with what that has returned.
     ///
     /// # Errors

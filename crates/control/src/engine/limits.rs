@@ -70,6 +70,26 @@ impl<P: Plane> Engine<P> {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
+    /// Has all tables side by side in memory of the same size, if one has found no room in a row, though there is
+    /// enough in sum, and the others could not be moved out of its way. The update that has failed by that is
+    /// tried again as any other.
+    pub(super) fn pack(&mut self) {
+        let (from, limits) = (self.source(), self.plane.limits());
+        let refused = |error| of_limits::<P>(&from, error);
+        let packed = match self.plane.prepare_packing() {
+            Ok(None) => return,
+            Ok(Some(prepare)) => self.beside(prepare).and_then(|prepared| {
+                let prepared = prepared.map_err(refused)?;
+                self.plane.resize_prepared(&limits, prepared).map_err(refused)
+            }),
+            Err(error) => Err(refused(error)),
+        };
+        match packed {
+            Ok(()) => info!("tables stand side by side, in memory of the same size"),
+            Err(error) => error!(%error, "cannot put tables side by side"),
+        }
+    }
+
     /// Where the file has a limit, or is to have it.
     pub(super) fn place_of_limit(&self, limit: &str) -> String {
         self.source().place(Table::Limits, limit)

@@ -715,6 +715,7 @@ impl<P: Plane> Engine<P> {
         for failure in self.publish_due() {
             error!(%failure, "cannot publish");
         }
+        self.pack();
         if self.unsaved.as_ref().is_some_and(|(_, again)| *again <= Instant::now()) {
             self.save_later();
         }

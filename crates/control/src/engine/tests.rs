@@ -378,6 +378,27 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
     assert!(!world.engine.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING));
 }
 
+/// A table finds no room in a row, though there is enough in sum: all are put side by side, once, and the update is
+/// made up for.
+#[test]
+fn a_table_without_room_in_a_row_has_all_put_side_by_side() {
+    let mut world = World::new(1);
+    world.start(0, 0..50);
+    world.upkeep();
+    let resized = world.engine.plane.asked(Operation::Resize);
+    world.engine.plane.bounds.piece = 100;
+    let down = world.health("a", "b1", false);
+    world.upkeep();
+    assert!(world.warnings()[0].contains("no room"), "{:?}", world.warnings());
+    world.check_later();
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert!(!world.start(0, 50..100).contains(&down));
+    world.check_later();
+    world.upkeep();
+    assert_eq!(world.engine.plane.asked(Operation::Resize), resized + 1);
+}
+
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
 #[test]
 fn a_full_disc_refuses_commands_and_not_failover() {

@@ -184,6 +184,27 @@ impl KernelPlane {
         Ok((!moving.changed.is_empty()).then_some(Making { moving, asked: *limits, possible }))
     }
 
+    /// As [`making`](Self::making), to memory of the same sizes in which all tables stand side by side: for a table that
+    /// found no room in a row, though there is enough in sum, and for which others could not be moved. `None`
+    /// if there is no such table. It is tried once for each time that one was refused.
+    ///
+    /// # Errors
+    /// As [`making`](Self::making).
+    pub(crate) fn packing(&mut self) -> Result<Option<Making>, Error> {
+        if !self.tables.is_scattered() {
+            return Ok(None);
+        }
+        self.tables.forget_scattered();
+        let (limits, Some(directory), None) = (self.limits(), self.directory.clone(), &self.former)
+        else {
+            return Ok(None);
+        };
+        let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
+        let changed = TOGETHER[0].iter().map(|name| (*name).to_owned()).collect();
+        let moving = Moving { directory, object, changed };
+        Ok(Some(Making { moving, asked: limits, possible: self.possible(&limits) }))
+    }
+
     /// What of these limits can be had while packets use what is there.
     fn possible(&self, limits: &Limits) -> Limits {
         let mut limits = *limits;

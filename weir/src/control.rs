@@ -68,6 +68,10 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
         out::line(format_args!("warning: {warning}"));
     }
+    // Elsewhere there is other memory.
+    if let Some(short) = doctor::short_of_memory(&config).filter(|_| missing.is_empty()) {
+        out::line(format_args!("warning: {short}"));
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong in the kernel plane.
 
+use crate::memory::Needed;
 use std::path::PathBuf;
 use weir_steering::{HEADER_BYTES, ServiceId};
 
@@ -12,6 +13,20 @@ pub enum Error {
         /// What was being done, for example `load the program`.
         what: String,
         /// The error of libbpf, with the verifier's words if there are any.
+        source: libbpf_rs::Error,
+    },
+    /// The kernel has no memory for the maps.
+    #[error(
+        "the kernel has no memory for the data plane ({source}): it takes {} bytes at once, {} of them \
+         limits.table_bytes; {}",
+        .needed.bytes, .needed.table_bytes, .needed.advice(*.available)
+    )]
+    NoMemory {
+        /// What it takes.
+        needed: Needed,
+        /// Bytes that there are, if that is known.
+        available: Option<u64>,
+        /// The error of libbpf.
         source: libbpf_rs::Error,
     },
     /// A system call failed.

@@ -555,7 +555,7 @@ impl Plane for LivePlane {
         match error {
             Error::TooSmall { limit, .. } => Some(limit),
             Error::ServicesFull => Some("services"),
-            Error::PoolFull { .. } => Some("table_bytes"),
+            Error::PoolFull { .. } | Error::NoMemory { .. } => Some("table_bytes"),
             Error::ListsFull { .. } => Some("list_prefixes"),
             Error::SlotsFull { .. } => Some("slot_partitions"),
             Error::PinsFull { .. } => Some("unreported_flows"),

@@ -164,7 +164,7 @@ pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError
 }
 
 /// What the file wants.
-pub(super) fn wanted(config: &Config) -> Limits {
+pub(crate) fn wanted(config: &Config) -> Limits {
     let given = &config.limits;
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);

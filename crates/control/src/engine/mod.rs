@@ -64,6 +64,7 @@ pub use explain::{Elsewhere, Explanation};
 pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
+pub(crate) use limits::wanted as wanted_limits;
 pub use mailbox::{Commands, Sender, channel};
 pub use maintenance::MaintenanceStatus;
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
@@ -342,8 +343,10 @@ impl Engine {
         starting: Starting,
     ) -> Result<Self, EngineError> {
         let kind = config.balancer.plane;
+        let opened = KernelPlane::open(Some(directory), &limits::wanted(&config));
+        let file = || Source::File(config_path.clone());
         let (mut kernel, report) =
-            KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
+            opened.map_err(|error| limits::of_limits::<LivePlane>(&file(), error))?;
         match kind {
             PlaneKind::Kernel => kernel.stand_alone().plane()?,
             // Without sockets all frames that come by a tap are the program's; what both planes share is there.

@@ -469,6 +469,8 @@ impl Plane for LivePlane {
         known: &mut dyn Iterator<Item = u64>,
         flows: usize,
     ) -> Result<Side, Error> {
+        // What was marked in memory that goes belongs to the marks before.
+        self.kernel.arrive()?;
         self.kernel.flip_marks(known, flows)
     }
 
@@ -481,6 +483,7 @@ impl Plane for LivePlane {
     }
 
     fn take_marks(&mut self, side: Side) -> Result<Marks, Error> {
+        self.kernel.arrive()?;
         self.kernel.take_marks(side)
     }
 

@@ -13,6 +13,7 @@ use weir_dataplane::{
     BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
     XdpMode, run_frame,
 };
+use weir_hash::Key as _;
 use weir_plane::{FlowCaps, Listen, Plane, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
@@ -439,6 +440,70 @@ fn flows_that_start_meanwhile_are_not_lost() {
         world.assert_sizes(&LARGE);
     })
     .expect("a namespace");
+}
+
+/// Marks of activity grow, whichever half of them packets write, and whatever step a control plane dies after: who
+/// was known to packets is so still, and whoever has sent something is known to live.
+#[test]
+fn marks_that_grow_forget_nobody() {
+    for step in ResizeStep::ALL {
+        for flips in [1, 2] {
+            in_own_namespace(|| marks_grow(step, flips)).expect("a namespace");
+        }
+    }
+}
+
+fn marks_grow(step: ResizeStep, flips: usize) {
+    let when = format!("{step:?}, after {flips} flips");
+    let grown = Limits { marked_flows: 1 << 16, ..SMALL };
+    let mut world = World::new(&format!("resize-marks-{step:?}-{flips}"));
+    let mut plane = world.open(&SMALL);
+    world.fill(&mut plane);
+    plane.kernel.set_flags(ServiceId(0), Flags::MARK, true);
+    let key = plane.kernel.published(ServiceId(0)).unwrap().unwrap().header().key;
+    let hash = |client: u32| StateKey::of_flow(&flow(0, client)).hash(&key);
+    let known: Vec<u64> = (0..200).map(hash).collect();
+    let next = |plane: &mut LivePlane| {
+        let side = plane.flip_marks(&mut known.iter().copied(), known.len()).unwrap();
+        plane.grace().unwrap();
+        plane.take_marks(side).unwrap()
+    };
+    for _ in 0..flips {
+        next(&mut plane);
+    }
+    let speak = |world: &mut World, clients: std::ops::Range<u32>| {
+        for client in clients {
+            world.send(0, client, TcpFlags::ACK);
+        }
+    };
+    speak(&mut world, 0..40);
+    plane.resize_until(&grown, step).unwrap();
+    speak(&mut world, 40..80);
+    // Killed.
+    drop(plane);
+    speak(&mut world, 80..120);
+    let mut plane = world.open(&grown);
+    speak(&mut world, 120..140);
+    plane.drain(&mut |_| ()).unwrap();
+    plane.resize(&grown).unwrap();
+    speak(&mut world, 140..160);
+    plane.drain(&mut |_| ()).unwrap();
+    assert_eq!(plane.limits(), grown, "{when}");
+    let armed = plane.armed().unwrap();
+    assert!(armed.room >= 1 << 16, "{when}: {}", armed.room);
+    assert!(known.iter().all(|hash| (armed.has)(*hash)), "{when}: not all are known");
+    // In both halves.
+    for spoken in [160, 20] {
+        let marks = next(&mut plane);
+        for client in 0..200 {
+            assert_eq!(marks.has(hash(client)), client < spoken, "{when}: client {client}");
+        }
+        speak(&mut world, 0..20);
+    }
+    // They do not shrink while they are in use.
+    plane.resize(&SMALL).unwrap();
+    plane.drain(&mut |_| ()).unwrap();
+    assert_eq!(plane.limits(), grown, "{when}");
 }
 
 /// What goes on meanwhile ends with this, also if a test fails.

@@ -606,8 +606,8 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
-    /// Flows whose activity it would tell from that of all others, were its memory made anew for these limits.
-    /// While it is in use that part keeps its size; this says what it has, if it is the same for all limits.
+    /// Flows whose activity it would tell from that of all others with these limits. That part of its memory may
+    /// grow, and does not shrink while it is in use; this says what it has, if it is the same for all limits.
     fn marked_by(&self, limits: &Limits) -> u32 {
         let _ = limits;
         self.limits().marked_flows

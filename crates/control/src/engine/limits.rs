@@ -102,7 +102,32 @@ impl<P: Plane> Engine<P> {
         let listed = saved || self.services.values().any(|service| !service.listed.is_empty());
         let wanted = wanted(config);
         let list_prefixes = if listed { config.limits.list_prefixes } else { wanted.list_prefixes };
-        Limits { list_prefixes, ..wanted }
+        let marked_flows = wanted.marked_flows.max(self.states_in_all());
+        Limits { list_prefixes, marked_flows, ..wanted }
+    }
+
+    /// Connections that are remembered, of all services: each is to have a mark of its own.
+    fn states_in_all(&self) -> u32 {
+        let all: usize = self.services.values().map(|service| service.builder.states()).sum();
+        u32::try_from(all).unwrap_or(u32::MAX)
+    }
+
+    /// Makes the marks by which packets tell who is alive large enough for the connections of all services, where
+    /// there are more by now than one may have. If there is no memory, that is tried again when there are twice
+    /// as many.
+    pub(super) fn grow_marks(&mut self) {
+        let (now, states) = (self.plane.limits(), self.states_in_all());
+        let wanted = Limits { marked_flows: states, ..now };
+        if self.plane.marked_by(&wanted) <= now.marked_flows || states < self.unmarked {
+            return;
+        }
+        match self.resize(&wanted) {
+            Ok(()) => self.unmarked = 0,
+            Err(error) => {
+                warn!(%error, states, "marks of activity are too few for all connections");
+                self.unmarked = states.saturating_mul(2);
+            }
+        }
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {

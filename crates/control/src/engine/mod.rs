@@ -207,6 +207,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
+    /// Fewer connections than these are no reason to make marks for all: there was no memory.
+    unmarked: u32,
     /// Flows that nobody was told of.
     unrecorded: unrecorded::Unrecorded,
     /// What is in force instead of the file, which the start would have refused.
@@ -547,6 +549,7 @@ impl<P: Plane> Engine<P> {
             periods: 0,
             unlooked: Vec::new(),
             oversize: None,
+            unmarked: 0,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
             instead: found.instead,
             unfollowed: None,
@@ -749,6 +752,7 @@ impl<P: Plane> Engine<P> {
         if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
             tolerate("count open connections", self.recount());
+            self.grow_marks();
         }
         if timers.calendar.due(CALENDAR_EVERY) {
             self.look_at_calendar();

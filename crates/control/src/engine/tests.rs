@@ -834,6 +834,39 @@ fn marks_that_keep_their_size_are_told_of() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
+/// Marks are made for the connections of one service, and grow with those of all; without memory for them that is
+/// tried again when there are twice as many, and nothing else waits for it.
+#[test]
+fn marks_grow_with_the_connections_of_all_services() {
+    let mut world = World::new(3);
+    world.engine.plane.limits.marked_flows = 250;
+    let swept = |world: &mut World| {
+        world.engine.drain_reports().expect("nothing is refused");
+        world.engine.rekeyed = true;
+        world.engine.upkeep(&mut Timers::new());
+        world.engine.plane.limits().marked_flows
+    };
+    for service in 0..2 {
+        world.start(service, 0..100);
+    }
+    assert_eq!(swept(&mut world), 250, "there is room");
+    world.engine.plane.refuse(Operation::Resize);
+    world.start(2, 0..100);
+    assert_eq!(swept(&mut world), 250);
+    let asked = world.engine.plane.asked(Operation::Resize);
+    assert_eq!(swept(&mut world), 250, "not again for as many");
+    assert_eq!(world.engine.plane.asked(Operation::Resize), asked);
+    world.engine.plane.refuse_nothing();
+    world.start(2, 100..400);
+    assert_eq!(swept(&mut world), 600);
+    world.check();
+    // A reload takes none of it back that is in use.
+    let mut config = world.engine.config.clone();
+    config.limits.states_per_service = 100;
+    world.engine.fit(&config);
+    assert_eq!(world.engine.plane.limits().marked_flows, 600);
+}
+
 /// Every check of a service fails. By the policy its backends keep what they get, or nobody does.
 #[test]
 fn when_all_are_down_new_connections_are_kept_or_refused() {

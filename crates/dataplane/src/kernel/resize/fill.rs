@@ -4,6 +4,7 @@ use crate::abi::{BackendFlags, types};
 use crate::entries;
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
+use crate::kernel::activity::merge_marks;
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
@@ -88,6 +89,11 @@ pub(super) fn fill(
             }
             "lists" => new.lists.copy(&old.lists)?,
             "seen" => seen(old, new)?,
+            // Armed there as here; what is marked between this and the change of the program is taken up after it.
+            "marks" => {
+                let words = old.marks.len() / size_of::<u64>();
+                merge_marks(&old.marks, &new.marks, [0, 0], words)?;
+            }
             // With the services; and reports are taken out of the memory that they are in.
             _ => {}
         }

@@ -772,6 +772,8 @@ impl<P: Plane> Engine<P> {
         if timers.fleet.due(FLEET_EVERY) {
             self.look_at_fleet();
         }
+        // Of one service in a turn, however many have one.
+        self.services.values_mut().any(ServiceRuntime::go_on_compacting);
         self.turn_clock();
         self.go_on_tracing();
         self.follow_connections();

@@ -399,6 +399,35 @@ fn a_table_without_room_in_a_row_has_all_put_side_by_side() {
     assert_eq!(world.engine.plane.asked(Operation::Resize), resized + 1);
 }
 
+/// A log with much in it that is over is written anew in parts, each in a turn of its own, in which everything else
+/// has its part; and what has begun meanwhile is in it.
+#[test]
+fn a_long_log_is_rewritten_turn_by_turn() {
+    let mut world = World::new(2);
+    world.start(0, 0..50);
+    world.engine.drain_reports().expect("nothing is refused");
+    let service = world.engine.services.get_mut("a").expect("there");
+    let key = |client| StateKey::of_flow(&flow(0, client));
+    // Of a log that is no good without its process; what was removed has never been there.
+    let gone: Vec<StateKey> = (1000..101_000).map(key).collect();
+    service.log_removed(&gone, 1).expect("there is room");
+    let compacting = |world: &World| {
+        world.engine.services["a"].log.as_ref().is_some_and(|log| log.is_compacting())
+    };
+    assert!(compacting(&world));
+    world.start(0, 50..90);
+    world.engine.drain_reports().expect("nothing is refused");
+    let mut turns = 0;
+    while compacting(&world) {
+        world.engine.upkeep(&mut Timers::new());
+        turns += 1;
+        assert!(turns < 100, "it ends");
+    }
+    let held = world.engine.services["a"].log.as_ref().map(|log| (log.len(), log.live_hint()));
+    assert_eq!(held, Some((90, 90)));
+    world.check();
+}
+
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
 #[test]
 fn a_full_disc_refuses_commands_and_not_failover() {

@@ -75,6 +75,10 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
         };
         out::line(format_args!("{}: {words}", config.balancer.name));
     }
+    // Elsewhere there is other memory.
+    if let Some(short) = doctor::short_of_memory(&config).filter(|_| missing.is_empty()) {
+        out::line(format_args!("warning: {short}"));
+    }
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod check;
 mod ethtool;
 mod host;
 mod interface;
+mod memory;
 mod path;
 pub mod probe;
 mod switch;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use crate::config::{Config, PlaneKind};
 use crate::neigh::{self, NeighError};
 
+pub use memory::short_of_memory;
 pub(crate) use switch::{Hindrance, in_the_way};
 pub use weir_host::{Finding, Verdict};
 
@@ -57,6 +59,7 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
         return findings;
     }
     host::examine(&mut findings);
+    memory::examine(&input.config, &mut findings);
     for name in &input.config.balancer.interfaces {
         interface::examine(name, &input.config, &mut findings);
     }

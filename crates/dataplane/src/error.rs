@@ -1,7 +1,8 @@
 //! What can go wrong in the kernel plane.
 
+use crate::memory::Needed;
 use std::path::PathBuf;
-use weir_steering::ServiceId;
+use weir_steering::{HEADER_BYTES, ServiceId};
 
 /// An error of the kernel plane.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,20 @@ pub enum Error {
         /// What was being done, for example `load the program`.
         what: String,
         /// The error of libbpf, with the verifier's words if there are any.
+        source: libbpf_rs::Error,
+    },
+    /// The kernel has no memory for the maps.
+    #[error(
+        "the kernel has no memory for the data plane ({source}): it takes {} bytes at once, {} of them \
+         limits.table_bytes; {}",
+        .needed.bytes, .needed.table_bytes, .needed.advice(*.available)
+    )]
+    NoMemory {
+        /// What it takes.
+        needed: Needed,
+        /// Bytes that there are, if that is known.
+        available: Option<u64>,
+        /// The error of libbpf.
         source: libbpf_rs::Error,
     },
     /// A system call failed.
@@ -97,7 +112,8 @@ pub enum Error {
     /// The pool has no room for a table.
     #[error(
         "no room for a table of {needed} bytes: {used} of the {pool} bytes of limits.table_bytes \
-         are in use; raise limits.table_bytes (a table is made beside the one that it replaces)"
+         are in use; {}",
+        pool_advice(*.needed, *.used, *.pool)
     )]
     PoolFull {
         /// Bytes of the table.
@@ -163,6 +179,14 @@ pub enum Error {
         /// What is wrong with it.
         source: weir_steering::ImageError,
     },
+}
+
+/// What is to be done where a table of so many bytes found no room.
+fn pool_advice(needed: usize, used: usize, pool: usize) -> &'static str {
+    if needed.saturating_sub(HEADER_BYTES) <= pool.saturating_sub(used) {
+        return "what is free is in pieces: tables are put side by side, and this is tried again";
+    }
+    "raise limits.table_bytes (a table is made beside the one that it replaces)"
 }
 
 /// Wraps errors of libbpf with what was tried.

@@ -13,6 +13,7 @@ mod kernel;
 mod kinds;
 mod link;
 mod mapped;
+pub mod memory;
 mod numbers;
 mod plane;
 mod reports;

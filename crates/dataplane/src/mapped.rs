@@ -134,6 +134,11 @@ impl Parted {
         Ok(Self { map: map.context(|| "duplicate a map's descriptor".into())?, bytes })
     }
 
+    /// The same map once more.
+    pub fn again(&self) -> Result<Self, Error> {
+        Self::new(&self.map, self.bytes)
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.bytes

@@ -249,6 +249,11 @@ impl Plane for LivePlane {
         Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
     }
 
+    fn prepare_packing(&mut self) -> Result<Option<PrepareResize<Error>>, Error> {
+        let Some(making) = self.kernel.packing()? else { return Ok(None) };
+        Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
+    }
+
     fn resize_prepared(
         &mut self,
         limits: &Limits,
@@ -481,6 +486,8 @@ impl Plane for LivePlane {
         known: &mut dyn Iterator<Item = u64>,
         flows: usize,
     ) -> Result<Side, Error> {
+        // What was marked in memory that goes belongs to the marks before.
+        self.kernel.arrive()?;
         self.kernel.flip_marks(known, flows)
     }
 
@@ -493,6 +500,7 @@ impl Plane for LivePlane {
     }
 
     fn take_marks(&mut self, side: Side) -> Result<Marks, Error> {
+        self.kernel.arrive()?;
         self.kernel.take_marks(side)
     }
 
@@ -567,7 +575,7 @@ impl Plane for LivePlane {
         match error {
             Error::TooSmall { limit, .. } => Some(limit),
             Error::ServicesFull => Some("services"),
-            Error::PoolFull { .. } => Some("table_bytes"),
+            Error::PoolFull { .. } | Error::NoMemory { .. } => Some("table_bytes"),
             Error::ListsFull { .. } => Some("list_prefixes"),
             Error::SlotsFull { .. } => Some("slot_partitions"),
             Error::PinsFull { .. } => Some("unreported_flows"),

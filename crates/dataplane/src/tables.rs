@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::mapped::{Mapped, Parted};
-use crate::room::Room;
+use crate::room::{Held, Room};
 use crate::slots::{Partitions, Slots};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -19,6 +19,15 @@ struct Range {
     length: u32,
 }
 
+/// A published table that is to stand elsewhere in the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Move {
+    /// Whose it is.
+    pub service: ServiceId,
+    /// The first of its elements there, which are free.
+    to: u32,
+}
+
 /// Headers and pool. Table number = service * 2 + side; each side has a range of the pool.
 pub(crate) struct Tables {
     headers: Mapped,
@@ -30,6 +39,8 @@ pub(crate) struct Tables {
     ranges: BTreeMap<u32, Range>,
     /// The published table's number, by service.
     current: BTreeMap<ServiceId, u32>,
+    /// A service whose next table found no room in a row, though there is enough in sum, and nobody could make it.
+    scattered: Option<ServiceId>,
     /// Connections by index, of services whose tables have such.
     pub slots: Slots,
 }
@@ -46,7 +57,8 @@ impl Tables {
     ) -> Self {
         let (ranges, current) = (BTreeMap::new(), BTreeMap::new());
         let room = Room::new(elements);
-        let mut tables = Self { headers, pool, elements, room, ranges, current, slots };
+        let scattered = None;
+        let mut tables = Self { headers, pool, elements, room, ranges, current, scattered, slots };
         for &(_, number) in published {
             let header = tables.header_bytes(number);
             if let Some((first, length)) = header.and_then(|bytes| Image::range_of(&bytes)) {
@@ -116,7 +128,109 @@ impl Tables {
         self.headers.bytes_mut()[at..at + HEADER_BYTES].copy_from_slice(&header);
         self.flags_word(number).store(flags.0, Ordering::Release);
         self.ranges.insert(number, Range { first, length });
+        self.waits_no_more(service);
         Ok(number)
+    }
+
+    /// After [`write`](Self::write) has found no room in a row for a service's table of so many elements: the tables
+    /// to [move](Self::copy) so that there is some. None of them is one that packets may still follow
+    /// beside another one of its service. `None` if there is not enough in sum, or no such way, which is
+    /// [remembered](Self::is_scattered).
+    pub fn moves_for(&mut self, service: ServiceId, length: u32) -> Option<Vec<Move>> {
+        if length > self.room.free() {
+            return None;
+        }
+        let movable = |number: &u32| {
+            self.current(service_of(*number)) == Some(*number)
+                && !self.ranges.contains_key(&(number ^ 1))
+        };
+        let placed = self.ranges.iter().filter(|(_, range)| range.length > 0);
+        let placed: BTreeMap<u32, (u32, u32)> =
+            placed.map(|(number, range)| (range.first, (range.length, *number))).collect();
+        let held = placed.iter().map(|(&first, (length, number))| Held {
+            first,
+            length: *length,
+            movable: movable(number),
+        });
+        let shifts = self.room.gather(length, &held.collect::<Vec<_>>());
+        let Some(shifts) = shifts else {
+            self.scattered = Some(service);
+            return None;
+        };
+        let moves = shifts.iter().filter_map(|shift| {
+            let (_, number) = placed.get(&shift.from)?;
+            Some(Move { service: service_of(*number), to: shift.to })
+        });
+        Some(moves.collect())
+    }
+
+    fn waits_no_more(&mut self, service: ServiceId) {
+        if self.scattered == Some(service) {
+            self.scattered = None;
+        }
+    }
+
+    /// Whether a table waits for room that only memory made anew has in a row.
+    pub fn is_scattered(&self) -> bool {
+        self.scattered.is_some()
+    }
+
+    /// That has been seen to.
+    pub fn forget_scattered(&mut self) {
+        self.scattered = None;
+    }
+
+    /// Elements of the published tables of all services in sum, and of the largest one.
+    pub fn elements_in_use(&self) -> (u32, u32) {
+        let lengths = self.current.values().filter_map(|number| self.ranges.get(number));
+        lengths.fold((0, 0), |(sum, most), range| (sum + range.length, most.max(range.length)))
+    }
+
+    /// Writes a copy of a published table, with the flags that it has, to another place, under its service's other
+    /// number, which is returned. Packets follow it once the caller lets them see it, and a grace period later
+    /// none reads the former one: then [`leave`](Self::leave). If they never see it:
+    /// [`forget_copy`](Self::forget_copy).
+    ///
+    /// # Errors
+    /// [`Error::Table`] if it is damaged, [`Error::System`] if it cannot be read or written: nothing has changed.
+    pub fn copy(&mut self, one: Move) -> Result<Option<u32>, Error> {
+        let Move { service, to } = one;
+        let Some((former, image)) = self.current(service).zip(self.read(service)?) else {
+            return Ok(None);
+        };
+        let Some(&Range { first, length }) = self.ranges.get(&former) else { return Ok(None) };
+        let place = |first: u32| (first as usize * ELEMENT_BYTES, length as usize * ELEMENT_BYTES);
+        let ((at, bytes), (target, _)) = (place(first), place(to));
+        let body = self.pool.part(at, bytes)?.copy();
+        let mut part = self.pool.part(target, bytes)?;
+        if !self.room.take_at(to, length) {
+            return Ok(None);
+        }
+        part.bytes_mut().copy_from_slice(&body);
+        let number = former ^ 1;
+        let mut header = image.header_bytes(to);
+        if let Some(has) = self.partitions_of(service) {
+            header[offset_of!(RawHeader, chunks_b)..][..4]
+                .copy_from_slice(&has.first.to_le_bytes());
+        }
+        let flags = self.flags_word(former).load(Ordering::Acquire);
+        let at = number as usize * HEADER_BYTES;
+        self.headers.bytes_mut()[at..at + HEADER_BYTES].copy_from_slice(&header);
+        self.flags_word(number).store(flags, Ordering::Release);
+        self.ranges.insert(number, Range { first: to, length });
+        Ok(Some(number))
+    }
+
+    /// No packet reads a service's table where it stood before it was moved.
+    pub fn leave(&mut self, service: ServiceId) {
+        if let Some(current) = self.current(service) {
+            self.free(current ^ 1);
+        }
+    }
+
+    /// A copy that packets never see.
+    pub fn forget_copy(&mut self, number: u32) {
+        self.free(number);
     }
 
     /// From here on this table is its service's current one.
@@ -144,6 +258,7 @@ impl Tables {
         if let Some(current) = self.current.remove(&service) {
             self.free(current);
         }
+        self.waits_no_more(service);
         self.slots.settle(service, None);
     }
 
@@ -287,6 +402,88 @@ mod tests {
         assert_eq!(tables.current(ServiceId(0)), Some(number));
         assert_eq!(tables.bytes(), used);
         assert_eq!(tables.read(ServiceId(0)).expect("it is whole"), Some(othello));
+    }
+
+    /// Three tables with a hole between each two, and one that fits into neither: one of them is copied, with the
+    /// flags that it has, and both copies are whole until its former place is left.
+    #[test]
+    fn a_table_is_whole_at_both_places_until_the_former_one_is_left() {
+        let othello = image(Codec::Othello);
+        let length = othello.elements() as u32;
+        let elements = length * 7;
+        let headers = memory("moved", 2 * 4 * HEADER_BYTES);
+        let pool = pool("moved-pool", elements as usize);
+        let mut tables = Tables::new(headers, pool, elements, slots("moved"), &[]);
+        let publish = |tables: &mut Tables, service: u32| {
+            let number = tables.write(ServiceId(service), &othello, Flags::default());
+            let number = number.expect("there is room");
+            tables.published(number);
+            number
+        };
+        for service in [0, 1, 2] {
+            // The second one beside it, and the first one is gone.
+            publish(&mut tables, service);
+            publish(&mut tables, service);
+            tables.release(ServiceId(service));
+        }
+        let largest =
+            (1..=elements).rev().find(|length| tables.room.clone().take(*length).is_some());
+        let wanted = largest.expect("something is free") + 1;
+        assert!(wanted <= tables.room.free(), "{:?} is in one piece", tables.room);
+        tables.set_flags(ServiceId(0), Flags::RECORD, true);
+        tables.set_flags(ServiceId(1), Flags::RECORD, true);
+        tables.set_flags(ServiceId(2), Flags::RECORD, true);
+        let moves = tables.moves_for(ServiceId(3), wanted).expect("there is a way");
+        assert!(!moves.is_empty() && !tables.is_scattered());
+        for one in &moves {
+            let before = tables.current(one.service).expect("it is published");
+            let whole = tables.read(one.service).expect("it is whole").expect("it is there");
+            let copy = tables.copy(*one).expect("it can be read").expect("it is there");
+            assert_eq!((copy, tables.current(one.service)), (before ^ 1, Some(before)));
+            let former = tables.read(one.service).expect("still whole").expect("still there");
+            tables.published(copy);
+            let moved = tables.read(one.service).expect("as whole").expect("as there");
+            assert_eq!(former.header().digest, whole.header().digest);
+            assert_eq!(moved.header().digest, whole.header().digest);
+            assert!(moved.header().flags().has(Flags::RECORD));
+            // Packets may be at both: neither can be moved now, nor is any of it free.
+            assert_eq!(tables.room.clone().take(wanted), None);
+            assert_eq!(tables.ranges.len(), 3 + 1);
+            tables.leave(one.service);
+            assert_eq!(tables.ranges.len(), 3);
+        }
+        assert!(tables.room.take(wanted).is_some(), "{:?}", tables.room);
+    }
+
+    /// A service of which packets may follow two tables keeps both where they are; and who finds no room by that is
+    /// remembered until its table is written, or it is gone.
+    #[test]
+    fn a_table_that_packets_may_still_leave_is_not_moved() {
+        let othello = image(Codec::Othello);
+        let length = othello.elements() as u32;
+        let elements = length * 5;
+        let headers = memory("stays", 2 * 4 * HEADER_BYTES);
+        let pool = pool("stays-pool", elements as usize);
+        let mut tables = Tables::new(headers, pool, elements, slots("stays"), &[]);
+        let publish = |tables: &mut Tables, service: u32| {
+            let number = tables.write(ServiceId(service), &othello, Flags::default());
+            tables.published(number.expect("there is room"));
+        };
+        publish(&mut tables, 0);
+        // Not at an end, and its former one at the other.
+        publish(&mut tables, 1);
+        publish(&mut tables, 1);
+        tables.remove(ServiceId(0));
+        let free = tables.room.free();
+        assert_eq!((free, tables.room.clone().take(free)), (length * 3, None));
+        assert_eq!(tables.moves_for(ServiceId(2), free), None);
+        assert!(tables.is_scattered());
+        tables.release(ServiceId(1));
+        tables.remove(ServiceId(2));
+        assert!(!tables.is_scattered());
+        assert!(tables.moves_for(ServiceId(2), length * 4).is_some());
+        assert_eq!(tables.moves_for(ServiceId(2), elements), None);
+        assert!(!tables.is_scattered(), "nothing helps where the sum is too little");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use weir_dataplane::{
     BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
     XdpMode, run_frame,
 };
+use weir_hash::Key as _;
 use weir_plane::{FlowCaps, Listen, Plane, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
@@ -442,6 +443,172 @@ fn flows_that_start_meanwhile_are_not_lost() {
         world.check("at the end");
         world.drain(&mut plane, "at the end");
         world.assert_sizes(&LARGE);
+    })
+    .expect("a namespace");
+}
+
+/// Marks of activity grow, whichever half of them packets write, and whatever step a control plane dies after: who
+/// was known to packets is so still, and whoever has sent something is known to live.
+#[test]
+fn marks_that_grow_forget_nobody() {
+    for step in ResizeStep::ALL {
+        for flips in [1, 2] {
+            in_own_namespace(|| marks_grow(step, flips)).expect("a namespace");
+        }
+    }
+}
+
+fn marks_grow(step: ResizeStep, flips: usize) {
+    let when = format!("{step:?}, after {flips} flips");
+    let grown = Limits { marked_flows: 1 << 16, ..SMALL };
+    let mut world = World::new(&format!("resize-marks-{step:?}-{flips}"));
+    let mut plane = world.open(&SMALL);
+    world.fill(&mut plane);
+    plane.kernel.set_flags(ServiceId(0), Flags::MARK, true);
+    let key = plane.kernel.published(ServiceId(0)).unwrap().unwrap().header().key;
+    let hash = |client: u32| StateKey::of_flow(&flow(0, client)).hash(&key);
+    let known: Vec<u64> = (0..200).map(hash).collect();
+    let next = |plane: &mut LivePlane| {
+        let side = plane.flip_marks(&mut known.iter().copied(), known.len()).unwrap();
+        plane.grace().unwrap();
+        plane.take_marks(side).unwrap()
+    };
+    for _ in 0..flips {
+        next(&mut plane);
+    }
+    let speak = |world: &mut World, clients: std::ops::Range<u32>| {
+        for client in clients {
+            world.send(0, client, TcpFlags::ACK);
+        }
+    };
+    speak(&mut world, 0..40);
+    plane.resize_until(&grown, step).unwrap();
+    speak(&mut world, 40..80);
+    // Killed.
+    drop(plane);
+    speak(&mut world, 80..120);
+    let mut plane = world.open(&grown);
+    speak(&mut world, 120..140);
+    plane.drain(&mut |_| ()).unwrap();
+    plane.resize(&grown).unwrap();
+    speak(&mut world, 140..160);
+    plane.drain(&mut |_| ()).unwrap();
+    assert_eq!(plane.limits(), grown, "{when}");
+    let armed = plane.armed().unwrap();
+    assert!(armed.room >= 1 << 16, "{when}: {}", armed.room);
+    assert!(known.iter().all(|hash| (armed.has)(*hash)), "{when}: not all are known");
+    // In both halves.
+    for spoken in [160, 20] {
+        let marks = next(&mut plane);
+        for client in 0..200 {
+            assert_eq!(marks.has(hash(client)), client < spoken, "{when}: client {client}");
+        }
+        speak(&mut world, 0..20);
+    }
+    // They do not shrink while they are in use.
+    plane.resize(&SMALL).unwrap();
+    plane.drain(&mut |_| ()).unwrap();
+    assert_eq!(plane.limits(), grown, "{when}");
+}
+
+/// What goes on meanwhile ends with this, also if a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A table of the connection table's method that fills so many elements of the pool.
+fn table_of(elements: u32) -> weir_steering::Image {
+    let is_prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let size = (2..=elements * 2048).rev().find(is_prime).expect("a prime");
+    let builder = TrackedBuilder::new(weir_hash::HashKey::from_seed(5), size, false);
+    let table = builder.build(1, &members(false)).unwrap();
+    assert_eq!(table.elements(), elements as usize);
+    table
+}
+
+/// Tables of other services have cut up the pool, and a larger one finds room all the same: they are moved, or packed
+/// into other memory, under packets, which go where they went.
+#[test]
+fn a_table_finds_room_wherever_it_is_free() {
+    in_own_namespace(|| {
+        let limits = Limits { table_bytes: 1 << 20, ..LARGE };
+        let mut world = World::new("resize-scattered");
+        let mut plane = world.open(&limits);
+        world.fill(&mut plane);
+        world.start(120);
+        let digests = |plane: &LivePlane| -> Vec<Option<u64>> {
+            let of = |n| plane.kernel.published(ServiceId(n)).expect("it is whole");
+            (0..30).map(|n| of(n).map(|table| table.header().digest)).collect()
+        };
+        // Packets find each, and follow its table.
+        let publish = |plane: &mut LivePlane, service: u32, elements: u32| {
+            let port = Some(1000 + service as u16);
+            let at = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port };
+            plane.kernel.set_service(at, ServiceId(service)).unwrap();
+            let published = plane.kernel.publish(ServiceId(service), &table_of(elements));
+            published.map_err(|error| error.to_string())
+        };
+        let remove = |plane: &mut LivePlane, service: u32| {
+            plane.kernel.remove_service(ServiceId(service)).unwrap();
+        };
+        let waits = |plane: &mut LivePlane| plane.prepare_packing().expect("it can be asked");
+        let stop = AtomicBool::new(false);
+        let flows = world.flows.clone();
+        thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                let mut sent = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let (service, client, backend) = flows[sent % flows.len()];
+                    let at = sent % world.names.len();
+                    let (name, mac) = (&world.names[at], world.macs[at]);
+                    let went = send(&world.pins, name, mac, service, client, TcpFlags::ACK);
+                    assert_eq!(went, backend, "service {service}, client {client}");
+                    sent += 1;
+                }
+            });
+            let ends = Stop(&stop);
+            // One in the middle that is larger than what is free at either side of it cannot be moved.
+            for (service, elements) in [(3, 90), (4, 40), (3, 110)] {
+                publish(&mut plane, service, elements).expect("there is room");
+            }
+            remove(&mut plane, 4);
+            let error = publish(&mut plane, 5, 120).expect_err("no room in a row");
+            assert!(error.contains("in pieces"), "{error}");
+            let before = digests(&plane);
+            let prepared = waits(&mut plane).expect("one waits for it")().expect("there is memory");
+            let bounds = plane.limits();
+            plane.resize_prepared(&bounds, prepared).expect("all of them fit");
+            assert_eq!((plane.limits(), digests(&plane)), (bounds, before));
+            plane.drain(&mut |_| ()).unwrap();
+            publish(&mut plane, 5, 120).expect("all that is free is in a row");
+            let error = publish(&mut plane, 6, 120).expect_err("the sum is too little");
+            assert!(error.contains("raise limits.table_bytes"), "{error}");
+            assert!(waits(&mut plane).is_none(), "that would not help");
+            // Smaller is refused where no table could be changed any more.
+            let (used, _) = plane.kernel.pool_bytes();
+            let smaller = Limits { table_bytes: used as u64 + 4096, ..bounds };
+            let error = plane.resize(&smaller).expect_err("no room for a second copy").to_string();
+            assert!(error.contains("limits.table_bytes cannot be lowered"), "{error}");
+
+            // Small ones as many as there is room for, every second of which goes: one that needs two of the
+            // holes has others moved.
+            (3..7).for_each(|service| remove(&mut plane, service));
+            let full = (3..30).find(|service| publish(&mut plane, *service, 16).is_err());
+            let full = full.expect("no pool is so large");
+            assert!(full > 12, "{full} tables");
+            (3..=full).step_by(2).for_each(|service| remove(&mut plane, service));
+            let before = digests(&plane);
+            publish(&mut plane, 30, 33).expect("others make room");
+            assert_eq!(digests(&plane), before);
+            assert!(waits(&mut plane).is_none(), "nobody waits for room");
+            drop(ends);
+            traffic.join().expect("packets go where they went");
+        });
+        world.check("at the end");
     })
     .expect("a namespace");
 }

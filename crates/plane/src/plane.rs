@@ -224,6 +224,16 @@ pub trait Plane: update::Plane {
         Ok(None)
     }
 
+    /// Begins to make its memory anew, as large as it is, with all tables side by side: if one has found no room in a
+    /// row, though there is enough in sum, and the others could not be moved out of its way. What it returns is
+    /// called and handed on as that of [`prepare_resize`](Self::prepare_resize). `None`: no table waits for that.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    fn prepare_packing(&mut self) -> Result<Option<PrepareResize<Self::Error>>, Self::Error> {
+        Ok(None)
+    }
+
     /// As [`resize`](Self::resize) to these limits, with what that has returned.
     ///
     /// # Errors
@@ -629,8 +639,8 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
-    /// Flows whose activity it would tell from that of all others, were its memory made anew for these limits.
-    /// While it is in use that part keeps its size; this says what it has, if it is the same for all limits.
+    /// Flows whose activity it would tell from that of all others with these limits. That part of its memory may
+    /// grow, and does not shrink while it is in use; this says what it has, if it is the same for all limits.
     fn marked_by(&self, limits: &Limits) -> u32 {
         let _ = limits;
         self.limits().marked_flows

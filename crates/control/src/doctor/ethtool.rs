@@ -9,6 +9,7 @@ const SIOCETHTOOL: u64 = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ethtool_drvinfo` of linux/ethtool.h.
@@ -64,6 +65,11 @@ pub(super) fn driver(interface: &str) -> Option<String> {
 /// Whether the driver merges packets before XDP could see them (LRO).
 pub(super) fn lro(interface: &str) -> Option<bool> {
     value(interface, ETHTOOL_GFLAGS).map(|flags| flags & ETH_FLAG_LRO != 0)
+}
+
+/// Whether the card takes VLAN tags off before XDP could see them (rx-vlan-offload).
+pub(super) fn takes_tags_off(interface: &str) -> Option<bool> {
+    value(interface, ETHTOOL_GFLAGS).map(|flags| flags & ETH_FLAG_RXVLAN != 0)
 }
 
 /// Whether the stack merges packets (GRO).

@@ -91,6 +91,10 @@ pub(super) fn examine(name: &str, config: &Config, findings: &mut Vec<Finding>) 
     }
     findings.push(offloads(name, ethtool::lro(name), ethtool::gro(name), mode));
     findings.push(mtu(&interface, &driver, mode));
+    let all = neigh::interfaces().unwrap_or_default();
+    // A pair of veths has no card, whatever its features say.
+    let takes_tags_off = ethtool::takes_tags_off(name).filter(|_| driver != "veth");
+    findings.extend(vlans(&interface, &all, takes_tags_off, mode));
     let families = [("ipv4", true), ("ipv6", false)];
     for (family, is_v4) in families {
         let used = config.services.iter().any(|one| one.has_family(is_v4));
@@ -222,6 +226,54 @@ pub(super) fn mtu(interface: &Interface, driver: &str, mode: XdpMode) -> Finding
         );
     }
     Finding::ok("mtu", format!("{name}: MTU {mtu}; forwarding adds no bytes"))
+}
+
+/// What becomes of frames with VLAN tags: nothing to say where there is no VLAN.
+pub(super) fn vlans(
+    interface: &Interface,
+    all: &[Interface],
+    takes_tags_off: Option<bool>,
+    mode: XdpMode,
+) -> Option<Finding> {
+    let is_vlan = |one: &Interface| matches!(one.kind, Some(Kind::Vlan { .. }));
+    let above = |below: u32| {
+        all.iter().filter(move |one| is_vlan(one) && one.link == Some(below)).collect::<Vec<_>>()
+    };
+    let name = &interface.name;
+    let own = above(interface.index);
+    // Of a VLAN's interface, its own VLANs are in it.
+    let inner = match is_vlan(interface) {
+        true => own.clone(),
+        false => own.iter().flat_map(|vlan| above(vlan.index)).collect(),
+    };
+    let names = |vlans: &[&Interface]| {
+        vlans.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    if takes_tags_off == Some(true) && !own.is_empty() {
+        return Some(Finding::warn(
+            "vlans",
+            format!(
+                "{name}: rx-vlan-offload is on, and it has VLANs ({}): if the driver leaves it on with an XDP \
+                 program, tags are gone before the program sees a frame, and what came by a VLAN leaves by none",
+                names(&own)
+            ),
+            format!("ethtool -K {name} rxvlan off"),
+        ));
+    }
+    if !inner.is_empty() && mode != XdpMode::Generic {
+        return Some(Finding::warn(
+            "vlans",
+            format!(
+                "{name}: {} in a VLAN: packets whose way out is there are dropped as no_way_out",
+                match &inner[..] {
+                    [one] => format!("{} is a VLAN", one.name),
+                    several => format!("{} are VLANs", names(several)),
+                }
+            ),
+            "let backends and routers be in VLANs of the interface itself; or set balancer.mode = \"generic\"",
+        ));
+    }
+    (!own.is_empty()).then(|| Finding::ok("vlans", format!("{name}: with {}", names(&own))))
 }
 
 fn forwarding(name: &str, family: &str) -> Finding {

@@ -337,6 +337,74 @@ fn drivers_and_offloads() {
     assert_eq!(offloads(None, None, Generic), Verdict::Ok);
 }
 
+/// Tags that the card takes off, and VLANs in VLANs, are found before packets are lost by them.
+#[test]
+fn vlans_that_packets_are_lost_by() {
+    use XdpMode::{Auto, Generic};
+    let interface = |index, name: &str, below: Option<u32>| Interface {
+        index,
+        name: name.to_owned(),
+        mac: Some([2; 6]),
+        mtu: 1500,
+        up: true,
+        running: true,
+        veth: false,
+        kind: below.map(|_| neigh::Kind::Vlan { id: index as u16, plain: true }),
+        master: None,
+        link: below,
+        xdp: false,
+    };
+    let eth0 = interface(2, "eth0", None);
+    let (a, b) = (interface(3, "eth0.3", Some(2)), interface(4, "eth0.4", Some(2)));
+    let (inner, other) = (interface(5, "eth0.4.5", Some(4)), interface(6, "eth1.6", Some(9)));
+    let all = [eth0.clone(), a, b.clone(), other.clone()];
+    let vlans = |on: &Interface, all: &[Interface], off, mode| {
+        interface::vlans(on, all, off, mode).map(|one| (one.verdict, one.detail, one.mend))
+    };
+    let (verdict, detail, _) = vlans(&eth0, &all, Some(false), Auto).expect("it has VLANs");
+    assert!(verdict == Verdict::Ok && detail.ends_with("eth0.3, eth0.4"), "{detail}");
+    let (verdict, detail, mend) = vlans(&eth0, &all, Some(true), Generic).expect("tags are off");
+    assert!(verdict == Verdict::Warn && detail.contains("rx-vlan-offload"), "{detail}");
+    assert_eq!(mend.as_deref(), Some("ethtool -K eth0 rxvlan off"));
+    // Without a VLAN no tag comes.
+    assert_eq!(vlans(&eth0, &[eth0.clone(), other], Some(true), Auto), None);
+    let all = [&all[..], &[inner.clone()]].concat();
+    for on in [&eth0, &b] {
+        let (verdict, detail, _) = vlans(on, &all, None, Auto).expect("one is in another");
+        assert!(verdict == Verdict::Warn && detail.contains("eth0.4.5 is a VLAN in"), "{detail}");
+        assert!(detail.contains("no_way_out"), "{detail}");
+        let (verdict, ..) = vlans(on, &all, None, Generic).expect("it has VLANs");
+        assert_eq!(verdict, Verdict::Ok);
+    }
+    assert_eq!(vlans(&inner, &all, None, Auto), None);
+}
+
+/// A start that would not get its memory is told before.
+#[test]
+fn memory_is_compared_with_what_there_is() {
+    const MIB: u64 = 1 << 20;
+    let needed = weir_dataplane::memory::Needed { bytes: 300 * MIB, table_bytes: 160 * MIB };
+    let short = memory::finding(&needed, Some(200 * MIB));
+    expect(&[short], "memory", 1, Verdict::Fail, &["300 MiB", "160 MiB", "limits.table_bytes to"]);
+    let tight = memory::finding(&needed, Some(400 * MIB));
+    expect(&[tight], "memory", 1, Verdict::Warn, &["400 MiB are available", "made anew"]);
+    for available in [None, Some(500 * MIB)] {
+        expect(&[memory::finding(&needed, available)], "memory", 1, Verdict::Ok, &["300 MiB"]);
+    }
+    // What is reckoned has each limit in it.
+    let bytes = |limits: &str| {
+        let text = format!("{CONFIG}\n[limits]\n{limits}");
+        let config = Config::parse(&text, "weir.toml").unwrap();
+        let needed =
+            weir_dataplane::KernelPlane::memory_for(&crate::engine::wanted_limits(&config));
+        needed.unwrap()
+    };
+    let (first, more) = (bytes("table_bytes = 83886080"), bytes("table_bytes = 167772160"));
+    assert_eq!((first.table_bytes, more.table_bytes), (80 * MIB, 160 * MIB));
+    assert!(more.bytes > more.table_bytes && more.bytes >= first.bytes + 80 * MIB);
+    assert!(bytes("udp_flows = 4194304").bytes > more.bytes);
+}
+
 #[test]
 fn findings_as_text_and_as_json() {
     let findings = [

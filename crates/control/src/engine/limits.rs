@@ -72,6 +72,26 @@ impl<P: Plane> Engine<P> {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
+    /// Has all tables side by side in memory of the same size, if one has found no room in a row, though there is
+    /// enough in sum, and the others could not be moved out of its way. The update that has failed by that is
+    /// tried again as any other.
+    pub(super) fn pack(&mut self) {
+        let (from, limits) = (self.source(), self.plane.limits());
+        let refused = |error| of_limits::<P>(&from, error);
+        let packed = match self.plane.prepare_packing() {
+            Ok(None) => return,
+            Ok(Some(prepare)) => self.beside(prepare).and_then(|prepared| {
+                let prepared = prepared.map_err(refused)?;
+                self.plane.resize_prepared(&limits, prepared).map_err(refused)
+            }),
+            Err(error) => Err(refused(error)),
+        };
+        match packed {
+            Ok(()) => info!("tables stand side by side, in memory of the same size"),
+            Err(error) => error!(%error, "cannot put tables side by side"),
+        }
+    }
+
     /// Where the file has a limit, or is to have it.
     pub(super) fn place_of_limit(&self, limit: &str) -> String {
         self.source().place(Table::Limits, limit)
@@ -84,7 +104,32 @@ impl<P: Plane> Engine<P> {
         let listed = saved || self.services.values().any(|service| !service.listed.is_empty());
         let wanted = wanted(config);
         let list_prefixes = if listed { config.limits.list_prefixes } else { wanted.list_prefixes };
-        Limits { list_prefixes, ..wanted }
+        let marked_flows = wanted.marked_flows.max(self.states_in_all());
+        Limits { list_prefixes, marked_flows, ..wanted }
+    }
+
+    /// Connections that are remembered, of all services: each is to have a mark of its own.
+    fn states_in_all(&self) -> u32 {
+        let all: usize = self.services.values().map(|service| service.builder.states()).sum();
+        u32::try_from(all).unwrap_or(u32::MAX)
+    }
+
+    /// Makes the marks by which packets tell who is alive large enough for the connections of all services, where
+    /// there are more by now than one may have. If there is no memory, that is tried again when there are twice
+    /// as many.
+    pub(super) fn grow_marks(&mut self) {
+        let (now, states) = (self.plane.limits(), self.states_in_all());
+        let wanted = Limits { marked_flows: states, ..now };
+        if self.plane.marked_by(&wanted) <= now.marked_flows || states < self.unmarked {
+            return;
+        }
+        match self.resize(&wanted) {
+            Ok(()) => self.unmarked = 0,
+            Err(error) => {
+                warn!(%error, states, "marks of activity are too few for all connections");
+                self.unmarked = states.saturating_mul(2);
+            }
+        }
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
@@ -146,7 +191,7 @@ pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError
 }
 
 /// What the file wants.
-pub(super) fn wanted(config: &Config) -> Limits {
+pub(crate) fn wanted(config: &Config) -> Limits {
     let given = &config.limits;
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);

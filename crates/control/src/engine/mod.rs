@@ -66,6 +66,7 @@ pub use explain::{Elsewhere, Explanation};
 pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
+pub(crate) use limits::wanted as wanted_limits;
 pub use mailbox::{Commands, Sender, channel};
 pub use maintenance::MaintenanceStatus;
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
@@ -212,6 +213,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
+    /// Fewer connections than these are no reason to make marks for all: there was no memory.
+    unmarked: u32,
     /// Flows that nobody was told of.
     unrecorded: unrecorded::Unrecorded,
     /// What is in force instead of the file, which the start would have refused.
@@ -348,8 +351,10 @@ impl Engine {
         starting: Starting,
     ) -> Result<Self, EngineError> {
         let kind = config.balancer.plane;
+        let opened = KernelPlane::open(Some(directory), &limits::wanted(&config));
+        let file = || Source::File(config_path.clone());
         let (mut kernel, report) =
-            KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
+            opened.map_err(|error| limits::of_limits::<LivePlane>(&file(), error))?;
         match kind {
             PlaneKind::Kernel => kernel.stand_alone().plane()?,
             // Without sockets all frames that come by a tap are the program's; what both planes share is there.
@@ -568,6 +573,7 @@ impl<P: Plane> Engine<P> {
             counting: false,
             unlooked: Vec::new(),
             oversize: None,
+            unmarked: 0,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
             instead: found.instead,
             unfollowed: None,
@@ -739,6 +745,7 @@ impl<P: Plane> Engine<P> {
         for failure in self.publish_due() {
             error!(%failure, "cannot publish");
         }
+        self.pack();
         if self.unsaved.as_ref().is_some_and(|(_, again)| *again <= Instant::now()) {
             self.save_later();
         }
@@ -769,6 +776,7 @@ impl<P: Plane> Engine<P> {
         if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
             tolerate("count open connections", self.recount());
+            self.grow_marks();
         }
         if timers.calendar.due(CALENDAR_EVERY) {
             self.look_at_calendar();
@@ -790,6 +798,8 @@ impl<P: Plane> Engine<P> {
         if timers.fleet.due(FLEET_EVERY) {
             self.look_at_fleet();
         }
+        // Of one service in a turn, however many have one.
+        self.services.values_mut().any(ServiceRuntime::go_on_compacting);
         self.turn_clock();
         self.go_on_tracing();
         self.follow_connections();

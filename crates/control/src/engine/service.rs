@@ -649,7 +649,19 @@ impl ServiceRuntime {
         for key in keys {
             log.append(&record(Op::Remove, key, None, now))?;
         }
-        if log.should_compact(self.builder.states()) { self.rewrite_log(now) } else { Ok(()) }
+        if log.should_compact(self.builder.states()) {
+            log.begin_to_compact(live_records(&*self.builder, now))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a part of the log that is to take the place of one with much in it that is over. Returns whether there
+    /// is such a log.
+    pub fn go_on_compacting(&mut self) -> bool {
+        let Some(log) = self.log.as_mut().filter(|log| log.is_compacting()) else { return false };
+        let written = log.go_on_compacting(RECORDS_AT_A_TIME);
+        self.written(written.map_err(EngineError::from));
+        true
     }
 
     /// Writes all states down anew.
@@ -876,12 +888,20 @@ impl ServiceRuntime {
     }
 }
 
+/// Records of a log that are written anew in one turn: a few milliseconds.
+const RECORDS_AT_A_TIME: usize = 1 << 15;
+
 /// Writes all states of a build face down, in place of what stands in the log.
 pub(super) fn write_anew(
     log: &mut StateLog,
     builder: &dyn Build,
     now: u32,
 ) -> Result<(), EngineError> {
+    Ok(log.compact(live_records(builder, now))?)
+}
+
+/// All states of a build face, as they are written down.
+fn live_records(builder: &dyn Build, now: u32) -> Vec<StateRecord> {
     let mut all = Vec::with_capacity(builder.states());
     builder.each_state(&mut |key, known| {
         let flags = match known.phase {
@@ -891,7 +911,7 @@ pub(super) fn write_anew(
         };
         all.push(StateRecord { flags, ..record(Op::Add, key, Some(known.backend), now) });
     });
-    Ok(log.compact(all)?)
+    all
 }
 
 /// Where the states of a service are written down.

@@ -378,6 +378,56 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
     assert!(!world.engine.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING));
 }
 
+/// A table finds no room in a row, though there is enough in sum: all are put side by side, once, and the update is
+/// made up for.
+#[test]
+fn a_table_without_room_in_a_row_has_all_put_side_by_side() {
+    let mut world = World::new(1);
+    world.start(0, 0..50);
+    world.upkeep();
+    let resized = world.engine.plane.asked(Operation::Resize);
+    world.engine.plane.bounds.piece = 100;
+    let down = world.health("a", "b1", false);
+    world.upkeep();
+    assert!(world.warnings()[0].contains("no room"), "{:?}", world.warnings());
+    world.check_later();
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert!(!world.start(0, 50..100).contains(&down));
+    world.check_later();
+    world.upkeep();
+    assert_eq!(world.engine.plane.asked(Operation::Resize), resized + 1);
+}
+
+/// A log with much in it that is over is written anew in parts, each in a turn of its own, in which everything else
+/// has its part; and what has begun meanwhile is in it.
+#[test]
+fn a_long_log_is_rewritten_turn_by_turn() {
+    let mut world = World::new(2);
+    world.start(0, 0..50);
+    world.engine.drain_reports().expect("nothing is refused");
+    let service = world.engine.services.get_mut("a").expect("there");
+    let key = |client| StateKey::of_flow(&flow(0, client));
+    // Of a log that is no good without its process; what was removed has never been there.
+    let gone: Vec<StateKey> = (1000..101_000).map(key).collect();
+    service.log_removed(&gone, 1).expect("there is room");
+    let compacting = |world: &World| {
+        world.engine.services["a"].log.as_ref().is_some_and(|log| log.is_compacting())
+    };
+    assert!(compacting(&world));
+    world.start(0, 50..90);
+    world.engine.drain_reports().expect("nothing is refused");
+    let mut turns = 0;
+    while compacting(&world) {
+        world.engine.upkeep(&mut Timers::new());
+        turns += 1;
+        assert!(turns < 100, "it ends");
+    }
+    let held = world.engine.services["a"].log.as_ref().map(|log| (log.len(), log.live_hint()));
+    assert_eq!(held, Some((90, 90)));
+    world.check();
+}
+
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
 #[test]
 fn a_full_disc_refuses_commands_and_not_failover() {
@@ -811,6 +861,39 @@ fn marks_that_keep_their_size_are_told_of() {
     let said = world.engine.reload_as(wanted, false).expect("there is room");
     assert!(!said.contains("marks"), "{said}");
     assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+/// Marks are made for the connections of one service, and grow with those of all; without memory for them that is
+/// tried again when there are twice as many, and nothing else waits for it.
+#[test]
+fn marks_grow_with_the_connections_of_all_services() {
+    let mut world = World::new(3);
+    world.engine.plane.limits.marked_flows = 250;
+    let swept = |world: &mut World| {
+        world.engine.drain_reports().expect("nothing is refused");
+        world.engine.rekeyed = true;
+        world.engine.upkeep(&mut Timers::new());
+        world.engine.plane.limits().marked_flows
+    };
+    for service in 0..2 {
+        world.start(service, 0..100);
+    }
+    assert_eq!(swept(&mut world), 250, "there is room");
+    world.engine.plane.refuse(Operation::Resize);
+    world.start(2, 0..100);
+    assert_eq!(swept(&mut world), 250);
+    let asked = world.engine.plane.asked(Operation::Resize);
+    assert_eq!(swept(&mut world), 250, "not again for as many");
+    assert_eq!(world.engine.plane.asked(Operation::Resize), asked);
+    world.engine.plane.refuse_nothing();
+    world.start(2, 100..400);
+    assert_eq!(swept(&mut world), 600);
+    world.check();
+    // A reload takes none of it back that is in use.
+    let mut config = world.engine.config.clone();
+    config.limits.states_per_service = 100;
+    world.engine.fit(&config);
+    assert_eq!(world.engine.plane.limits().marked_flows, 600);
 }
 
 /// Every check of a service fails. By the policy its backends keep what they get, or nobody does.

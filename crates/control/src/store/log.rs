@@ -115,6 +115,20 @@ pub struct StateLog {
     ignored: usize,
     /// What of an earlier time is not in it.
     lost: Option<Lost>,
+    /// What is to take its place.
+    next: Option<Box<Next>>,
+}
+
+/// A log that is written beside the one in use, a part at a time.
+#[derive(Debug)]
+struct Next {
+    log: StateLog,
+    /// States that were live when it was begun, and are not in it yet.
+    live: std::vec::IntoIter<StateRecord>,
+    /// Records of the log in use before this one are in it, or of no use any more, once those states are.
+    from: usize,
+    /// Records that the log in use had at the last part.
+    seen: usize,
 }
 
 /// What a log, as it was found, has lost.
@@ -172,8 +186,16 @@ impl StateLog {
         }
         let map = map(&file, path)?;
         check_header(&map, path)?;
-        let mut log =
-            Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0, lost: None };
+        let mut log = Self {
+            path: path.to_path_buf(),
+            file,
+            map,
+            len: 0,
+            live: 0,
+            ignored: 0,
+            lost: None,
+            next: None,
+        };
         let live = log.replay();
         log.live = live.len();
         log.lost = match log.ignored {
@@ -195,7 +217,16 @@ impl StateLog {
         map[..8].copy_from_slice(MAGIC);
         map[8..12].copy_from_slice(&VERSION.to_le_bytes());
         map[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
-        Ok(Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0, lost: None })
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            map,
+            len: 0,
+            live: 0,
+            ignored: 0,
+            lost: None,
+            next: None,
+        })
     }
 
     fn take_place(&mut self, path: &Path) -> Result<(), StoreError> {
@@ -282,9 +313,9 @@ impl StateLog {
         self.lost
     }
 
-    /// Whether the file holds so much more than `live` states that rewriting it pays.
+    /// Whether the file holds so much more than `live` states that rewriting it pays, and that has not begun.
     pub fn should_compact(&self, live: usize) -> bool {
-        self.len > live.saturating_mul(2).saturating_add(SLACK)
+        self.next.is_none() && self.len > live.saturating_mul(2).saturating_add(SLACK)
     }
 
     /// Rewrites the log with the live states only. At every instant the file is the old log or
@@ -296,6 +327,7 @@ impl StateLog {
         &mut self,
         live: impl IntoIterator<Item = StateRecord>,
     ) -> Result<(), StoreError> {
+        self.give_up_next();
         let next = temporary(&self.path);
         let written = || {
             let mut fresh = Self::begin(&next)?;
@@ -307,6 +339,75 @@ impl StateLog {
         };
         *self = left_out(&next, written())?;
         Ok(())
+    }
+
+    /// Begins to rewrite the log with the live states only, as [`compact`](Self::compact) does, a part at a time:
+    /// [`go_on_compacting`](Self::go_on_compacting). What is appended meanwhile is in both.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; the log is as it was.
+    pub fn begin_to_compact(&mut self, live: Vec<StateRecord>) -> Result<(), StoreError> {
+        self.give_up_next();
+        let path = temporary(&self.path);
+        let log = left_out(&path, Self::begin(&path))?;
+        self.next =
+            Some(Box::new(Next { log, live: live.into_iter(), from: self.len, seen: self.len }));
+        Ok(())
+    }
+
+    /// Whether it is being rewritten.
+    pub fn is_compacting(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Writes no more than so many records of what is to take its place, and as many as were appended since, and puts
+    /// that there once it is whole.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; the log in use stays, and is not being rewritten any more.
+    pub fn go_on_compacting(&mut self, most: usize) -> Result<(), StoreError> {
+        let Some(mut next) = self.next.take() else { return Ok(()) };
+        let path = temporary(&self.path);
+        if !left_out(&path, self.write_next(&mut next, most))? {
+            self.next = Some(next);
+            return Ok(());
+        }
+        let Next { log: mut fresh, .. } = *next;
+        left_out(&path, fresh.take_place(&self.path))?;
+        *self = fresh;
+        Ok(())
+    }
+
+    /// Returns whether all is in it.
+    fn write_next(&self, next: &mut Next, most: usize) -> Result<bool, StoreError> {
+        let Next { log, live, from, seen } = next;
+        let appended = self.len - std::mem::replace(seen, self.len);
+        let mut left = most;
+        for record in live.by_ref().take(left).filter(|record| record.op == Op::Add) {
+            log.append(&record)?;
+            left -= 1;
+        }
+        // Those before it first, as the last record of a key wins.
+        if live.len() > 0 {
+            return Ok(false);
+        }
+        // Whatever is appended between two parts: it ends.
+        let end = self.len.min(*from + left + appended);
+        let (slots, _) = self.map[RECORD..].as_chunks::<RECORD>();
+        for (index, slot) in slots.iter().enumerate().take(end).skip(*from) {
+            if let Some(record) = StateRecord::decode(slot, index) {
+                log.append(&record)?;
+            }
+        }
+        *from = end;
+        Ok(end == self.len)
+    }
+
+    /// It goes on as it is.
+    fn give_up_next(&mut self) {
+        if let Some(next) = self.next.take() {
+            let _ = fs::remove_file(&next.log.path);
+        }
     }
 
     #[cold]

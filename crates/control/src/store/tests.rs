@@ -80,6 +80,64 @@ fn replay_equals_the_model() {
     }
 }
 
+/// A log is rewritten a part at a time, while others are appended: whenever the process dies, all of that is there;
+/// and no part is larger than it may be.
+#[test]
+fn a_log_is_rewritten_in_parts() {
+    const PART: usize = 100;
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    for round in 0..40 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("states");
+        let (mut log, _) = StateLog::open(&path).unwrap();
+        let mut model = Model::new();
+        let mut change = |log: &mut StateLog, model: &mut Model| {
+            let key = rng.random_range(0..2_000);
+            let record = if rng.random_bool(0.4) { remove(key) } else { add(key, 1, key as u32) };
+            log.append(&record).unwrap();
+            apply(model, record);
+        };
+        (0..5_000).for_each(|_| change(&mut log, &mut model));
+        log.begin_to_compact(model.values().copied().collect()).unwrap();
+        let (before, mut parts) = (log.len(), 0);
+        // Every other time it dies somewhere on the way.
+        let most = if round % 2 == 0 { usize::MAX } else { round / 2 };
+        while log.is_compacting() && parts < most {
+            log.go_on_compacting(PART).unwrap();
+            parts += 1;
+            (0..30).for_each(|_| change(&mut log, &mut model));
+        }
+        if round % 2 == 0 {
+            // A hundred of what is live, or was appended, for each thirty more.
+            assert!((5..60).contains(&parts), "{parts} parts");
+            assert!(log.len() < before && !temporary(&path).exists());
+        }
+        drop(log);
+        let (log, live) = StateLog::open(&path).unwrap();
+        assert_eq!((as_model(live), log.ignored()), (model, 0), "round {round}");
+        assert!(!temporary(&path).exists());
+    }
+}
+
+/// One that is rewritten at once meanwhile, or cannot take its place, goes on as it is.
+#[test]
+fn a_rewriting_that_is_given_up_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("states.log");
+    let (mut log, _) = StateLog::open(&path).unwrap();
+    log.begin_to_compact(vec![add(1, 1, 1), add(2, 2, 2)]).unwrap();
+    log.go_on_compacting(1).unwrap();
+    assert!(log.is_compacting());
+    log.compact([add(3, 3, 3)]).unwrap();
+    assert!(!log.is_compacting() && log.len() == 1);
+    log.begin_to_compact(vec![add(4, 4, 4)]).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir_all(path.join("full")).unwrap();
+    assert!((0..3).any(|_| log.go_on_compacting(10).is_err()));
+    assert!(!log.is_compacting() && log.len() == 1);
+    assert!(!temporary(&path).exists());
+}
+
 #[test]
 fn live_states_come_in_the_order_of_their_last_add() {
     let dir = tempfile::tempdir().unwrap();

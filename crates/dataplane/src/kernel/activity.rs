@@ -166,6 +166,33 @@ impl KernelPlane {
         Ok(Marks::new(take(&marks, side.words()), take(&strangers, half)))
     }
 
+    /// Takes up the marks of memory from which this one has more. No packet writes to that any more, and none was
+    /// armed anew since. Where packets mark in its second half, that becomes this memory's second half: the
+    /// first one is what is armed next, and may reach beyond where the former second half began. It may be done
+    /// again, should a control plane have died over it.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the marks cannot be mapped; then it has to be done again before any are armed.
+    pub(super) fn follow_marks(&self, former: &Parted) -> Result<(), Error> {
+        let words = former.len() / size_of::<u64>();
+        merge_marks(former, &self.marks, [0, 0], words)?;
+        let (before, half) = (words / 2, self.sizes.mark_words as usize);
+        if before == half {
+            return Ok(());
+        }
+        let second = || merge_marks(&self.marks, &self.marks, [before, half], before);
+        let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
+        if side.first as usize == before {
+            second()?;
+            let side = Side { first: half as u32, ..side };
+            self.mark_side().store(side.to_word(), Ordering::SeqCst);
+            self.grace()?;
+        }
+        // What packets marked until they saw that.
+        let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
+        if side.first as usize == half { second() } else { Ok(()) }
+    }
+
     /// Begins a new generation of the "seen recently" filter. A flow is known while it was seen in
     /// this generation or the one before.
     pub fn next_seen_generation(&self) {
@@ -231,6 +258,27 @@ impl KernelPlane {
     fn seen_generation(&self) -> &AtomicU32 {
         self.control.word32(offset_of!(types::control, seen_generation))
     }
+}
+
+/// Puts so many words of marks from one place to another one, beside what packets mark there.
+pub(super) fn merge_marks(
+    from: &Parted,
+    to: &Parted,
+    [first, target]: [usize; 2],
+    words: usize,
+) -> Result<(), Error> {
+    const WORDS: usize = PART / size_of::<u64>();
+    for at in (0..words).step_by(WORDS) {
+        let length = WORDS.min(words - at);
+        let (from, to) = (words_of(from, first + at, length)?, words_of(to, target + at, length)?);
+        for at in (0..length * size_of::<u64>()).step_by(size_of::<u64>()) {
+            let word = from.word64(at).load(Ordering::Relaxed);
+            if word != 0 {
+                to.word64(at).fetch_or(word, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// So many words of an array from `first` on.

@@ -13,11 +13,14 @@ use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::link::{self, LINK_PREFIX};
 use crate::mapped::{Mapped, Parted};
+use crate::memory::{self, Needed};
 use crate::slots::Slots;
 use crate::sources::Lists;
 use crate::tables::{Tables, service_of};
 use crate::vips::{NO_TABLE, VipTable};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
+use libbpf_rs::{
+    ErrorKind, MapCore, MapHandle, MapType, Object, ObjectBuilder, OpenObject, libbpf_sys,
+};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -113,6 +116,14 @@ impl KernelPlane {
         }
         let seen = inspect(&loaded)?;
         Ok((plane, report, seen))
+    }
+
+    /// The kernel's memory that one with these limits takes when it is made. Nothing is made.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if this program's own object cannot be read.
+    pub fn memory_for(limits: &Limits) -> Result<Needed, Error> {
+        Loading { object: PROGRAM, place: &|_| None, twins: None }.memory(limits)
     }
 
     pub(super) fn of_object(
@@ -260,6 +271,11 @@ pub(super) const SHARED: [&str; 7] =
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 
+/// What the kernel keeps beside key and value of an entry, and for each bucket of a hash map (`struct htab_elem` and
+/// `struct bucket` of kernel/bpf/hashtab.c).
+const ENTRY_BYTES: u64 = 64;
+const BUCKET_BYTES: u64 = 16;
+
 impl Loading<'_> {
     /// Loads it with maps of these sizes; those that are pinned keep theirs.
     pub fn load(&self, limits: &Limits) -> Result<(Object, Sizes), Error> {
@@ -281,8 +297,38 @@ impl Loading<'_> {
         if frags {
             open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
         }
-        let loaded = open.load().context(|| "load the XDP program".into())?;
-        Ok((loaded, sizes))
+        match open.load() {
+            Ok(loaded) => Ok((loaded, sizes)),
+            Err(source) if source.kind() == ErrorKind::OutOfMemory => {
+                let needed = self.memory(limits)?;
+                Err(Error::NoMemory { needed, available: memory::available(), source })
+            }
+            Err(error) => Err(error).context(|| "load the XDP program".into()),
+        }
+    }
+
+    /// What its maps take when they are made, as near as can be said without making them.
+    fn memory(&self, limits: &Limits) -> Result<Needed, Error> {
+        let mut open = self.open()?;
+        let mut sizer = self.sizer(&mut open);
+        let sizes = size_maps(&mut sizer, limits)?;
+        let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())? as u64;
+        let bytes = sizer.maps.values().map(|map| {
+            let entries = u64::from(map.max_entries());
+            let [key, value] =
+                [map.key_size(), map.value_size()].map(|size| u64::from(size).next_multiple_of(8));
+            match map.map_type() {
+                MapType::Array => entries * value,
+                MapType::PercpuArray => entries * value * cpus,
+                MapType::LruHash => entries * (key + value + ENTRY_BYTES),
+                // Entries are made as they are needed.
+                MapType::Hash => entries.next_power_of_two() * BUCKET_BYTES,
+                MapType::RingBuf => entries,
+                _ => 0,
+            }
+        });
+        let table_bytes = u64::from(sizes.pool_elements) * ELEMENT_BYTES as u64;
+        Ok(Needed { bytes: bytes.sum(), table_bytes })
     }
 
     /// The maps that are pinned with other sizes than these. Loads nothing.

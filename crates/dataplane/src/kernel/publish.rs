@@ -218,7 +218,12 @@ impl KernelPlane {
         self.check_service(service)?;
         let key = |number| self.tables.header(number).map(|header| header.key);
         let former = self.tables.current(service).and_then(key);
-        let number = self.tables.write(service, image, flags)?;
+        let number = match self.tables.write(service, image, flags) {
+            Err(Error::PoolFull { .. }) if self.make_room(service, image)? => {
+                self.tables.write(service, image, flags)?
+            }
+            written => written?,
+        };
         // Flows are watched by their hashes, which are others from here on.
         if former.as_ref() != Some(&image.header().key) {
             self.watch_all();
@@ -230,6 +235,47 @@ impl KernelPlane {
         }
         self.set_unusual(service);
         seen
+    }
+
+    /// Moves tables of other services, or this one's, out of the way of a new one for which there is enough room
+    /// in sum and none in a row. Each is written a second time, and packets are led there; none reads a former
+    /// place when this returns. Returns whether there is room now. A table that cannot be copied ends it, and
+    /// those that packets follow elsewhere by then stay there.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no waiting for a grace period: both places of a table stay taken then,
+    /// until its service's next one.
+    fn make_room(&mut self, service: ServiceId, image: &Image) -> Result<bool, Error> {
+        let Some(moves) = self.tables.moves_for(service, image.elements() as u32) else {
+            return Ok(false);
+        };
+        // All of them, before packets follow any.
+        let mut copies = Vec::new();
+        for one in &moves {
+            match self.tables.copy(*one) {
+                Ok(Some(number)) => copies.push(number),
+                Ok(None) | Err(_) => {
+                    copies.iter().for_each(|number| self.tables.forget_copy(*number));
+                    return Ok(false);
+                }
+            }
+        }
+        let mut whole = true;
+        for number in copies {
+            match self.lead_to(service_of(number), number) {
+                Ok(()) => self.tables.published(number),
+                // Some of its places may lead there: they are led back.
+                Err(_) => {
+                    whole = false;
+                    self.lead_again(service_of(number))?;
+                    self.grace()?;
+                    self.tables.forget_copy(number);
+                }
+            }
+        }
+        self.grace()?;
+        moves.iter().for_each(|one| self.tables.leave(one.service));
+        Ok(whole)
     }
 
     /// Lets packets of a service see a table that is written.

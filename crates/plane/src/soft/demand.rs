@@ -119,6 +119,8 @@ pub enum SoftError {
 pub struct Bounds {
     /// Bytes of all tables, those that are superseded and not retired included.
     pub table_bytes: usize,
+    /// Bytes of the largest table that finds room in a row, until its memory is made anew.
+    pub piece: usize,
     /// The most pins, of all services together.
     pub pins: usize,
     /// The most services that packets can find.
@@ -131,6 +133,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             table_bytes: usize::MAX,
+            piece: usize::MAX,
             pins: usize::MAX,
             services: usize::MAX,
             backends: usize::MAX,

@@ -11,10 +11,11 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, TooManyMacs,
-    Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, PrepareResize,
+    SeenFlows, TooManyMacs, Translations,
 };
 use crate::sources::SourceTable;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -134,7 +135,8 @@ impl update::Plane for Soft {
         }
         self.ask_to(Operation::Show)?;
         self.former.remove(&service);
-        if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
+        let room = self.bounds.table_bytes.saturating_sub(self.table_bytes());
+        if image.bytes() > room.min(self.bounds.piece) {
             return Err(SoftError::Full(Operation::Show));
         }
         if let Image::CheetahStateful(table) = &**image
@@ -200,6 +202,7 @@ impl Plane for Soft {
         self.ask(Operation::Resize)?;
         let bounds = Bounds {
             table_bytes: limits.table_bytes as usize,
+            piece: usize::MAX,
             pins: limits.unreported_flows as usize,
             services: limits.services as usize,
             backends: limits.backends as usize,
@@ -216,6 +219,13 @@ impl Plane for Soft {
         let marked_flows = if self.marks_stay { before } else { limits.marked_flows };
         (self.bounds, self.limits) = (bounds, Limits { marked_flows, ..*limits });
         Ok(())
+    }
+
+    fn prepare_packing(&mut self) -> Result<Option<PrepareResize<SoftError>>, SoftError> {
+        if self.bounds.piece == usize::MAX {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(|| Ok(Box::new(()) as Box<dyn Any + Send>))))
     }
 
     fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {

@@ -4,13 +4,15 @@ use crate::abi::{BackendFlags, types};
 use crate::entries;
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
+use crate::kernel::activity::merge_marks;
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::{BackendId, SEEN_WAYS, ServiceId};
+use weir_steering::{BackendId, ELEMENT_BYTES, SEEN_WAYS, ServiceId};
 
 /// Whether the numbers that are in use are within the new bounds.
 pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
@@ -26,7 +28,26 @@ pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
         .filter_map(|number| BackendId::new(number as u16))
         .find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
     let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
-    refuse("backends", new.sizes.backends, used)
+    refuse("backends", new.sizes.backends, used)?;
+    fits_twice(old, new)
+}
+
+/// Whether a smaller pool holds all tables, and the largest one a second time: otherwise that could not change any
+/// more.
+fn fits_twice(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+    let (sum, largest) = old.tables.elements_in_use();
+    let pool = new.sizes.pool_elements;
+    if pool >= old.sizes.pool_elements || u64::from(sum) + u64::from(largest) <= u64::from(pool) {
+        return Ok(());
+    }
+    let bytes = |elements: u32| u64::from(elements) * ELEMENT_BYTES as u64;
+    let used = format!(
+        "the tables in use take {} bytes, and the next one of the largest beside it {}",
+        bytes(sum),
+        bytes(largest)
+    );
+    let wanted = u32::try_from(bytes(pool)).unwrap_or(u32::MAX);
+    Err(Error::TooSmall { limit: "table_bytes", wanted, used })
 }
 
 /// Fills the maps of these names.
@@ -68,6 +89,11 @@ pub(super) fn fill(
             }
             "lists" => new.lists.copy(&old.lists)?,
             "seen" => seen(old, new)?,
+            // Armed there as here; what is marked between this and the change of the program is taken up after it.
+            "marks" => {
+                let words = old.marks.len() / size_of::<u64>();
+                merge_marks(&old.marks, &new.marks, [0, 0], words)?;
+            }
             // With the services; and reports are taken out of the memory that they are in.
             _ => {}
         }
@@ -75,12 +101,19 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Services and their tables, each with the flags that it has.
+/// Services and their tables, each with the flags that it has: the largest first, so that they stand at the ends of
+/// the pool, where they leave the rest in one piece, and small ones beside what is free.
 fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
     // Their memory is shared: it changes its size only while nobody has any of it.
     old.tables.slots.all().for_each(|(service, has)| new.tables.slots.adopt(service, has));
     let mut numbers = BTreeMap::new();
-    for (at, leads) in old.vips.services() {
+    let bytes = |leads: &Leads| match leads.table {
+        NO_TABLE => 0,
+        table => old.tables.bytes_of(service_of(table)),
+    };
+    let mut services = old.vips.services();
+    services.sort_by_cached_key(|(_, leads)| Reverse(bytes(leads)));
+    for (at, leads) in services {
         let table = leads.table;
         if table == NO_TABLE {
             new.vips.insert(&at, leads)?;

@@ -20,7 +20,8 @@
 //! A grace period follows each change of the program. Reports go to the old memory until the new one
 //! is committed, so the old one is whole for as long as it may have to be gone back to; then its
 //! reports are taken before those of the new. *twin* and *turn* are left out where neither map with
-//! a twin changes.
+//! a twin changes. The marks of activity go to the old memory for as long, too, and are taken up by
+//! the new one at *arrive*.
 
 mod fill;
 
@@ -32,6 +33,7 @@ use super::size::marked_flows;
 use super::{KernelPlane, Sizes};
 use crate::error::{Context, Error};
 use crate::link;
+use crate::mapped::Parted;
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapHandle, Object};
 use std::fs;
@@ -53,17 +55,21 @@ const TOGETHER: [&[&str]; 4] = [
     &["lists", "sources"],
 ];
 /// Those that stand alone.
-const ALONE: [&str; 9] = [
+const ALONE: [&str; 10] = [
     "pending",
     "pinned",
     "connections",
     "answers",
     "seen",
+    MARKS,
     "events",
     "unreported",
     "translations",
     "mappings",
 ];
+/// What says which flows are alive: it only grows, as where packets mark is one word for both programs, and has to
+/// be in both. Like reports they go to the old memory until the new one is committed.
+const MARKS: &str = "marks";
 /// What reports go to.
 const REPORTS: [&str; 2] = ["events", "unreported"];
 
@@ -97,6 +103,8 @@ pub(crate) struct Former {
     given_up: bool,
     /// The ring and the map behind it, if it has memory of its own for reports.
     reports: Option<(MapHandle, MapHandle)>,
+    /// The marks that are to be taken up when no packet writes to them, if it has others.
+    marks: Option<Parted>,
     /// No packet reads it or writes to it.
     left: bool,
 }
@@ -106,7 +114,7 @@ impl Former {
     pub fn left_behind(directory: &Path) -> Result<Option<Self>, Error> {
         let taken = directory.join(TAKEN);
         if !taken.exists() {
-            let given_up = Self { given_up: true, reports: None, left: false };
+            let given_up = Self { given_up: true, reports: None, marks: None, left: false };
             return Ok(directory.join(NEXT).exists().then_some(given_up));
         }
         let open = |name: &str| {
@@ -117,7 +125,12 @@ impl Former {
             true => Some((open("events")?, open("unreported")?)),
             false => None,
         };
-        Ok(Some(Self { given_up: false, reports, left: false }))
+        let marks = taken.join(MARKS).exists().then(|| {
+            let map = open(MARKS)?;
+            let bytes = map.value_size() as usize * map.max_entries() as usize;
+            Parted::new(&map, bytes)
+        });
+        Ok(Some(Self { given_up: false, reports, marks: marks.transpose()?, left: false }))
     }
 }
 
@@ -144,7 +157,7 @@ impl KernelPlane {
         }
     }
 
-    /// Flows that its marks would have room for, were they made anew for these limits: they keep their size.
+    /// Flows that its marks have room for with these limits.
     pub fn marked_by(&self, limits: &Limits) -> u32 {
         marked_flows(limits.marked_flows)
     }
@@ -184,9 +197,32 @@ impl KernelPlane {
         Ok((!moving.changed.is_empty()).then_some(Making { moving, asked: *limits, possible }))
     }
 
+    /// As [`making`](Self::making), to memory of the same sizes in which all tables stand side by side: for a table that
+    /// found no room in a row, though there is enough in sum, and for which others could not be moved. `None`
+    /// if there is no such table. It is tried once for each time that one was refused.
+    ///
+    /// # Errors
+    /// As [`making`](Self::making).
+    pub(crate) fn packing(&mut self) -> Result<Option<Making>, Error> {
+        if !self.tables.is_scattered() {
+            return Ok(None);
+        }
+        self.tables.forget_scattered();
+        let (limits, Some(directory), None) = (self.limits(), self.directory.clone(), &self.former)
+        else {
+            return Ok(None);
+        };
+        let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
+        let changed = TOGETHER[0].iter().map(|name| (*name).to_owned()).collect();
+        let moving = Moving { directory, object, changed };
+        Ok(Some(Making { moving, asked: limits, possible: self.possible(&limits) }))
+    }
+
     /// What of these limits can be had while packets use what is there.
     fn possible(&self, limits: &Limits) -> Limits {
         let mut limits = *limits;
+        // Where packets mark has to be in both memories.
+        limits.marked_flows = limits.marked_flows.max(self.sizes.mark_words * 2);
         // Packets write to slots that are in use, and those have no twins: their memory stays.
         if self.tables.slots.all().next().is_some() {
             limits.slot_partitions = self.sizes.partitions;
@@ -239,7 +275,8 @@ impl KernelPlane {
             }
             Ok(None) => Ok(None),
             Err(error) => {
-                self.former = Some(Former { given_up: true, reports: None, left: false });
+                self.former =
+                    Some(Former { given_up: true, reports: None, marks: None, left: false });
                 // If that fails, the next grace period tries it again.
                 let _ = self.arrive();
                 self.let_front_back();
@@ -265,8 +302,17 @@ impl KernelPlane {
             link::replace_all(directory, entry)?;
             grace()?;
             self.program.forget_others(directory)?;
-            former.left = true;
+            let marks = former.marks.take();
+            let followed = marks.as_ref().map_or(Ok(()), |marks| self.follow_marks(marks));
+            if let Some(former) = &mut self.former {
+                former.left = followed.is_ok();
+                former.marks = marks.filter(|_| followed.is_err());
+            }
+            followed?;
         }
+        let (Some(directory), Some(former)) = (&self.directory, &self.former) else {
+            return Ok(());
+        };
         if former.given_up {
             let next = directory.join(NEXT);
             remove_set(&next).context(|| format!("remove {}", next.display()))?;
@@ -397,6 +443,7 @@ impl Made {
         let own = REPORTS.iter().any(|name| moving.has(name));
         let maps = (copy(&old.maps.events)?, copy(&old.maps.unreported)?);
         let former = own.then_some(maps);
+        let marks = moving.has(MARKS).then(|| old.marks.again()).transpose()?;
         if last == ResizeStep::Make {
             return Ok(None);
         }
@@ -414,7 +461,7 @@ impl Made {
         }
         let (next, taken) = (directory.join(NEXT), directory.join(TAKEN));
         fs::rename(&next, &taken).context(|| format!("rename {}", next.display()))?;
-        plane.former = Some(Former { given_up: false, reports: former, left: false });
+        plane.former = Some(Former { given_up: false, reports: former, marks, left: false });
         Ok(Some((plane, reports)))
     }
 }
@@ -462,8 +509,8 @@ impl Moving {
         let old = |name: &str| self.old_pin(name);
         let new = |name: &str| self.new_pin(name);
         let turned = |name: &str| {
-            let reports = REPORTS.contains(&name);
-            Some(if reports { self.old_pin(name) } else { self.new_pin(name) })
+            let old = REPORTS.contains(&name) || name == MARKS;
+            Some(if old { self.old_pin(name) } else { self.new_pin(name) })
         };
         Ok((load(&|name| Some(old(name)), &new)?, load(&turned, &old)?))
     }

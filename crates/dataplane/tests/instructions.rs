@@ -1,7 +1,7 @@
 //! Instructions per packet: the same in every run, on every path that has a name.
 
 use std::collections::BTreeSet;
-use weir_dataplane::instructions::count;
+use weir_dataplane::instructions::{count, stacks};
 
 #[test]
 fn counts_repeat_themselves() {
@@ -34,4 +34,16 @@ fn counts_repeat_themselves() {
         }
     }
     assert!(of("cheetah, cookie") < of("cheetah-stateful, cookie"));
+}
+
+/// This kernel may count less, and would take what another refuses ("combined stack size of 7 calls is 544").
+#[test]
+fn chains_of_calls_fit_in_the_stack_of_older_kernels() {
+    let plain = include_bytes!(concat!(env!("OUT_DIR"), "/weir.bpf.o"));
+    for (name, object) in [("plain", plain.as_slice()), ("with notes", weir_dataplane::TRACED)] {
+        let stacks = stacks(object).expect("load (needs root)");
+        println!("{name}: {stacks:?} bytes");
+        // It would be less than it has if functions were not found.
+        assert!(stacks.iter().all(|bytes| (300..=512).contains(bytes)), "{name}: {stacks:?}");
+    }
 }

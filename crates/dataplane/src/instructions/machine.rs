@@ -37,6 +37,11 @@ impl Code {
         Ok(Self { programs, maps })
     }
 
+    /// What the deepest chain of calls takes of the stack, in either program, in bytes.
+    pub fn stacks(&self) -> [u32; 2] {
+        self.programs.each_ref().map(|program| super::stack::deepest(program))
+    }
+
     /// Sends a frame through: the program's verdict, and the instructions until then.
     pub fn run(&self, frame: &[u8]) -> Result<(u64, u64), Error> {
         let mut machine = Machine {
@@ -74,7 +79,7 @@ struct Machine<'a> {
 }
 
 /// The parts of an instruction's code (Documentation/bpf/standardization/instruction-set.rst).
-mod code {
+pub(super) mod code {
     pub const CLASS: u8 = 0x07;
     pub const LD: u8 = 0;
     pub const LDX: u8 = 1;

@@ -8,6 +8,7 @@
 
 mod machine;
 mod paths;
+mod stack;
 
 use crate::error::Error;
 use crate::run::{Verdict, run_frame};
@@ -38,6 +39,15 @@ pub fn count(others: &[Vec<u8>]) -> Result<Vec<Row>, Error> {
         Ok(Row { path: path.name, instructions: counts.collect::<Result<_, _>>()? })
     };
     paths::all().iter().map(row).collect()
+}
+
+/// Bytes of stack that the deepest chain of calls takes, of the balancer and of the program that it goes on in, as
+/// kernels before 6.8 add it up: they round each function up to 32 bytes, and refuse more than 512.
+///
+/// # Errors
+/// The kernel refuses the programs.
+pub fn stacks(object: &[u8]) -> Result<[u32; 2], Error> {
+    Ok(World::new(Some(object))?.code.stacks())
 }
 
 fn one(path: &Path, world: &World) -> Result<u64, Error> {

@@ -102,16 +102,22 @@ static __always_inline struct fragment_key fragment_key(const struct packet *p)
 	};
 }
 
+/* Seconds by a clock that goes on while there is no control plane. */
+static __always_inline __u32 fragment_clock(void)
+{
+	return bpf_ktime_get_ns() / 1000000000;
+}
+
 static __always_inline int is_old(const struct fragment *went)
 {
-	return control->clock - went->clock > FRAGMENT_SECONDS;
+	return fragment_clock() - went->clock > FRAGMENT_SECONDS;
 }
 
 /* Where the first fragment of a packet went; NO_BACKEND: to the kernel. */
 static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 {
 	struct fragment_key key = fragment_key(p);
-	struct fragment went = { .backend = backend, .clock = control->clock };
+	struct fragment went = { .backend = backend, .clock = fragment_clock() };
 
 	if (backend != NO_BACKEND)
 		went.incarnation = AT(backends, backend, backend_count)->incarnation; /* rule: fragment.noted */
@@ -133,7 +139,7 @@ __noinline int note_answer(const struct packet *p, int translated)
 		.backend = ANSWERED,
 		.incarnation = p->ports,
 		.origin = p->protocol,
-		.clock = control->clock,
+		.clock = fragment_clock(),
 	};
 
 	return bpf_map_update_elem(&fragments, &key, &went, BPF_ANY); /* rule: fragment.answer_noted */

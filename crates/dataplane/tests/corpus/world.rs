@@ -37,6 +37,9 @@ const PATH_TIME: Duration = Duration::from_secs(1000);
 /// The interface that packets come in by.
 const CAME_IN_BY: u32 = 1;
 
+/// Seconds after which nothing follows a first fragment, whatever the clocks of the planes say.
+const LONG_AGO: u32 = 100;
+
 /// Packets until no more may be sent, at most.
 const SPENT_AFTER: usize = 10_000;
 
@@ -471,11 +474,13 @@ impl<'a> World<'a> {
             let nanoseconds = u64::from(seconds) * 1_000_000_000;
             for soft in [&mut self.oracle, self.burst.soft()] {
                 soft.memory.now = now;
+                soft.memory.fragment_clock += seconds;
                 soft.nanoseconds += u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
             }
             let passed = Duration::from_secs(seconds.into());
             self.kernel.live.kernel.age_paths(passed).expect("they can be written");
             self.kernel.live.kernel.age_mappings(sources::ticks(nanoseconds));
+            self.kernel.live.kernel.age_fragments(seconds).expect("they can be written");
             if self.setup.services.iter().any(|service| service.new_flows.is_some()) {
                 let passed = u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
                 self.kernel.live.kernel.age_caps(passed).expect("they can be written");
@@ -738,7 +743,8 @@ impl<'a> World<'a> {
         Ok(lanes + found.returned.packets + left.sum::<u64>())
     }
 
-    /// So much time passes for mappings, buckets and what routers have said, in ticks of mappings.
+    /// So much time passes for mappings, buckets and what routers have said, in ticks of mappings. First fragments
+    /// are long gone then, so that no clock decides whether one is.
     #[allow(dead_code, reason = "the fuzzer's")]
     pub fn pass_time(&mut self, ticks: u32) {
         let time = u64::from(ticks) << MAPPING_TICK_SHIFT;
@@ -746,6 +752,8 @@ impl<'a> World<'a> {
         self.kernel.live.kernel.age_paths(Duration::from_nanos(time)).expect("they can be written");
         self.kernel.live.kernel.age_caps(time).expect("they can be written");
         self.oracle.nanoseconds += time;
+        self.kernel.live.kernel.age_fragments(LONG_AGO).expect("they can be written");
+        self.oracle.memory.fragment_clock += LONG_AGO;
         for id in self.numbers.values() {
             self.kernel.live.kernel.forget_hop(*id).expect("it is there");
         }

@@ -25,7 +25,7 @@ mod user;
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use caps::{Bucket, Buckets, CAP_ROW, CappedFlows, FlowCaps, FlowRoom, Rate, SourceRate};
-pub use counters::{Counters, LaneCounters, Returned};
+pub use counters::{Counters, InterfaceCounts, LaneCounters, Returned};
 pub use limits::{Limits, mapping_places};
 pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};

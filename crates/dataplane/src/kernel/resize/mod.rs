@@ -26,6 +26,7 @@ mod fill;
 
 use super::front;
 use super::grace;
+use super::interfaces;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
 use super::size::marked_flows;
@@ -262,8 +263,12 @@ impl KernelPlane {
                 Some(front) => front.entry(),
                 None => self.program.entry(),
             };
+            interfaces::follow(directory, entry)?;
             link::replace_all(directory, entry)?;
             grace()?;
+            if interfaces::are_counted(directory)? {
+                interfaces::leave_others(directory, Some(entry))?;
+            }
             self.program.forget_others(directory)?;
             former.left = true;
         }
@@ -448,6 +453,7 @@ impl Moving {
     fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
         program.keep(&self.directory)?;
+        interfaces::follow(&self.directory, program.entry())?;
         link::replace_all(&self.directory, program.entry())?;
         grace()
     }

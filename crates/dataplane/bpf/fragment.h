@@ -11,7 +11,8 @@
 #define ANSWERED (NO_BACKEND + 1)
 
 /* A first fragment that says where its packet goes becomes a packet that can be decided. Returns
- * REASON_LATER_FRAGMENT for one of the others, and for what has no ports why not. The header of a fragment
+ * REASON_LATER_FRAGMENT for one of the others, with the protocol in the place of the flags, and for what has no
+ * ports why not. The header of a fragment
  * stands last in IPv6: RFC 7112 wants all headers in the first fragment, but nobody sends more of them.
  * Global, so that the verifier goes through it once. */
 __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
@@ -60,6 +61,7 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 		p->fragmented = PROTOCOL_FRAGMENT; /* rule: fragment.ipv6 */
 		at += sizeof(*ext);
 	}
+	p->tcp_flags = next;
 	if (later)
 		return REASON_LATER_FRAGMENT; /* rule: fragment.later */
 	struct packet inner = { .protocol = next };

@@ -272,6 +272,16 @@ def lies():
 def fragments():
     book = Book("fragments", "Fragments: the first one is decided like a whole packet, the others go where it went.")
     book.setup("plain", [B1], SERVICES)
+    places = [(addr, protocol) for addr in (VIP, VIP6) for protocol in ("udp", "tcp")]
+
+    def of_any_port(**other):
+        return [service(addr, None, protocol, **other) for addr, protocol in places]
+
+    book.setup("by_source", [B1], of_any_port(affinity="client"))
+    book.setup("by_source_own", [B1], of_any_port(affinity="client"), own_macs=[OUR_MAC])
+    book.setup("by_source_denied", [B1], of_any_port(affinity="client", deny=["0.0.0.0/0", "::/0"]))
+    book.setup("any_port", [B1], of_any_port())
+    book.setup("client", [B1], [service(addr, 53, "udp", affinity="client") for addr in (VIP, VIP6)])
     numbers = iter(range(1, 60000))
     for name, body, new in (("tcp", tcp(), False), ("tcp_syn", tcp(flags="S"), True),
                             ("udp", udp(sum=0, len=4000), True)):
@@ -342,6 +352,21 @@ def fragments():
             later = Packet(eth(), ip(6), Ext(of=FRAGMENT, frag=2, id=ident, next=17), data(8))
             alien = Packet(eth(), ip(6, VIP6), Ext(of=FRAGMENT, frag=2, id=ident + 0x10000, next=17), data(8))
         begins = sends(first, B1, new=True, wrong=["udp len"])
+        name = f"{NAMES[family]}_by"
+        takes = sends(later, B1, new=True)
+        book.case(f"{name}_source", "fragment.by_source", "by_source",
+                  "Where clients are led by their address, whatever the port, a fragment needs no first one.",
+                  takes, sends(later, B1))
+        book.case(f"{name}_source_after", "fragment.by_source", "by_source", "With a first one it goes the same way.",
+                  begins, sends(later, B1), sends(alien, B1))
+        book.case(f"{name}_source_other_host", "host.other", "by_source_own", "A flooded frame is not ours.",
+                  drops(Packet(eth(dst="02:00:00:00:00:04"), *later.layers[1:]), "other_host"))
+        book.case(f"{name}_source_denied", "sources.denied", "by_source_denied", "A list says whose are taken.",
+                  drops(later, "denied_source"))
+        book.case(f"{name}_flow", "fragment.by_flow", "any_port", "Where flows are led, its port would be needed.",
+                  drops(later, "later_fragment"), begins, sends(later, B1))
+        book.case(f"{name}_client_of_a_port", "fragment.one_port", "client", "Where a service takes one port, it may be another's.",
+                  drops(later, "later_fragment"), begins, sends(later, B1))
         book.case(f"{NAMES[family]}_old", "fragment.lost", "plain", "The first one was here too long ago.",
                   begins, change(seconds=61), drops(later, "later_fragment"))
         book.case(f"{NAMES[family]}_gone", "fragment.gone", "plain", "The backend that the first one went to is gone.",

@@ -302,7 +302,7 @@ struct fragment_key {
 struct fragment {
 	__u32 backend; /* NO_BACKEND: to the kernel; ANSWERED: it is a backend's, and was translated */
 	__u32 incarnation; /* of the backend; of an answer its ports */
-	__u32 clock; /* control's, when it did */
+	__u32 clock; /* when it did: fragment_clock (fragment.h) */
 	__u32 origin; /* number of the source that it got, plus one; 0: its own; of an answer its protocol */
 };
 

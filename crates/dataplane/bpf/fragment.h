@@ -11,7 +11,8 @@
 #define ANSWERED (NO_BACKEND + 1)
 
 /* A first fragment that says where its packet goes becomes a packet that can be decided. Returns
- * REASON_LATER_FRAGMENT for one of the others, and for what has no ports why not. The header of a fragment
+ * REASON_LATER_FRAGMENT for one of the others, with the protocol in the place of the flags, and for what has no
+ * ports why not. The header of a fragment
  * stands last in IPv6: RFC 7112 wants all headers in the first fragment, but nobody sends more of them.
  * Global, so that the verifier goes through it once. */
 __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
@@ -60,6 +61,7 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 		p->fragmented = PROTOCOL_FRAGMENT; /* rule: fragment.ipv6 */
 		at += sizeof(*ext);
 	}
+	p->tcp_flags = next;
 	if (later)
 		return REASON_LATER_FRAGMENT; /* rule: fragment.later */
 	struct packet inner = { .protocol = next };
@@ -102,16 +104,22 @@ static __always_inline struct fragment_key fragment_key(const struct packet *p)
 	};
 }
 
+/* Seconds by a clock that goes on while there is no control plane. */
+static __always_inline __u32 fragment_clock(void)
+{
+	return bpf_ktime_get_ns() / 1000000000;
+}
+
 static __always_inline int is_old(const struct fragment *went)
 {
-	return control->clock - went->clock > FRAGMENT_SECONDS;
+	return fragment_clock() - went->clock > FRAGMENT_SECONDS;
 }
 
 /* Where the first fragment of a packet went; NO_BACKEND: to the kernel. */
 static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 {
 	struct fragment_key key = fragment_key(p);
-	struct fragment went = { .backend = backend, .clock = control->clock };
+	struct fragment went = { .backend = backend, .clock = fragment_clock() };
 
 	if (backend != NO_BACKEND)
 		went.incarnation = AT(backends, backend, backend_count)->incarnation; /* rule: fragment.noted */
@@ -133,7 +141,7 @@ __noinline int note_answer(const struct packet *p, int translated)
 		.backend = ANSWERED,
 		.incarnation = p->ports,
 		.origin = p->protocol,
-		.clock = control->clock,
+		.clock = fragment_clock(),
 	};
 
 	return bpf_map_update_elem(&fragments, &key, &went, BPF_ANY); /* rule: fragment.answer_noted */

@@ -291,6 +291,36 @@ static __always_inline int balance_later(struct xdp_md *ctx, const struct packet
 	return leave(reason, XDP_DROP); /* rule: later.drop */
 }
 
+/* Whether a later fragment needs no first one: its service takes any port, and leads clients by their address, so
+ * it says all that is asked for, to whichever balancer it comes. It becomes a packet in the middle of its source's
+ * flow then. Not where QUIC ids are asked for first. Global, so that the verifier goes through it once. */
+__noinline int leads_by_source(struct packet *p)
+{
+	if (!p)
+		return 0;
+	/* What read_fragment has left. */
+	__u32 protocol = p->tcp_flags, port = protocol << 16;
+	struct vip *vip = NULL;
+
+	if (protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP || protocol == PROTOCOL_SCTP) {
+		vip = find_vip(p->dst[0], p->dst[1], port);
+		if (!vip)
+			vip = find_unusual_vip(control->unusual, p->dst[0], p->dst[1], port);
+	}
+	if (!vip)
+		return 0; /* rule: fragment.one_port */
+	__u32 number = *(volatile __u32 *)&vip->table & ~(JUDGED_FLAGS | TABLE_SALTED);
+
+	if (number >= table_count || !(AT(tables, number, table_count)->flags & TABLE_CLIENT))
+		return 0; /* rule: fragment.by_flow */
+	p->ports = 0;
+	p->protocol = protocol;
+	p->tcp_flags = TCP_ACK;
+	/* Nothing is noted: the others need it as little. */
+	p->fragmented = 0;
+	return 1; /* rule: fragment.by_source */
+}
+
 static __always_inline int is_fragment(enum reason reason)
 {
 	return reason == REASON_FIRST_FRAGMENT || reason == REASON_LATER_FRAGMENT;
@@ -431,8 +461,11 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 				if (verdict != NO_ANSWER)
 					return verdict; /* rule: service.later_answer */
 			}
-			if (for_vip)
-				return balance_later(ctx, &p);
+			if (for_vip) {
+				if (!leads_by_source(&p))
+					return balance_later(ctx, &p);
+				reason = REASON_OK;
+			}
 		}
 	}
 	if (reason != REASON_OK && p.protocol == PROTOCOL_SCTP)

@@ -59,6 +59,7 @@ plain!(
     event,
     unreported,
     flow_key,
+    fragment,
     tracked,
     answer,
     slot,

@@ -8,12 +8,14 @@
 mod format;
 #[path = "fuzz/grammar.rs"]
 mod grammar;
+#[path = "fuzz/services.rs"]
+mod services;
 #[path = "corpus/world.rs"]
 #[allow(dead_code, reason = "cases are another test's")]
 mod world;
 
-use format::Setup;
-use grammar::{Grammar, Targets};
+use grammar::{Ends, Grammar, Targets};
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -21,6 +23,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use weir_plane::Outcome;
 use weir_testbed::in_own_namespace;
+use weir_wire::Protocol;
 use world::{Kernels, World};
 
 /// Frames for which a plane stands: fewer flows than its tables have room for, so that none is evicted, of
@@ -29,40 +32,8 @@ const ROUND: u64 = 400_000;
 /// Flows that are tracked.
 const ROOM: u32 = 1 << 19;
 
-const BACKENDS: &str = r#"
-backends = [
-    { name = "plain", address = "192.0.2.10", mac = "02:00:00:01:00:01", source_mac = "02:00:00:00:00:09" },
-    { name = "ipip", address = "203.0.113.7", mac = "02:00:00:01:00:02", source_mac = "02:00:00:00:00:09", tunnel = { kind = "ipip", source = "198.51.100.0", spread = 8 } },
-    { name = "gre", address = "2001:db8:2::7", mac = "02:00:00:01:00:03", source_mac = "02:00:00:00:00:09", tunnel = { kind = "gre", source = "2001:db8:1::1", mtu = 150 } },
-    { name = "fou", address = "2001:db8:2::7", mac = "02:00:00:01:00:04", source_mac = "02:00:00:00:00:09", tunnel = { kind = "fou", source = "2001:db8:1::1", port = 5555 } },
-    { name = "gue", address = "203.0.113.7", mac = "02:00:00:01:00:05", source_mac = "02:00:00:00:00:09", tunnel = { kind = "gue", source = "198.51.100.0", port = 6080 } },
-]
-"#;
-
-const METHODS: [&str; 6] = ["concury", "tracked", "jet", "residue", "cheetah", "cheetah-stateful"];
-
-/// A service of each method, family and protocol.
-fn setup() -> Setup {
-    let mut text = BACKENDS.to_owned() + "services = [\n";
-    let pool = r#"backends = ["plain", "ipip", "gre", "fou", "gue"]"#;
-    for (at, method) in METHODS.iter().enumerate() {
-        for (protocol, port) in [("tcp", 80), ("udp", 443)] {
-            for address in [format!("10.9.0.{at}"), format!("fd09::{at}")] {
-                // The first ones are led by ids.
-                let ids = if protocol == "udp" && at == 0 {
-                    r#", ids = [{ config = 0, server_id = 3, nonce = 4, servers = { "01aabb" = "plain", "02aabb" = "gue" } }]"#
-                } else {
-                    ""
-                };
-                text += &format!(
-                    "{{ address = \"{address}\", protocol = \"{protocol}\", port = {port}, \
-                     method = \"{method}\", {pool}{ids} }},\n"
-                );
-            }
-        }
-    }
-    toml::from_str(&(text + "]\n")).expect("it is a set-up")
-}
+/// Ticks by which connections under full NAT become older, so that some of each kind have had their time.
+const TICKS: [u32; 4] = [12_000, 22_000, 32_000, 42_000];
 
 fn from_environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
     let value = std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or_else(default);
@@ -70,8 +41,9 @@ fn from_environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
     value
 }
 
-/// Any bytes; mostly behind an EtherType of IP, and the version that belongs there.
-fn blind(rng: &mut ChaCha8Rng) -> Vec<u8> {
+/// Any bytes; mostly behind an EtherType of IP, and the version that belongs there, and now and then for an
+/// address of a service, or from one of a backend.
+fn blind(rng: &mut ChaCha8Rng, targets: &Targets) -> Vec<u8> {
     let length = rng.random_range(14..200);
     let mut frame: Vec<u8> = (0..length).map(|_| rng.random()).collect();
     let v4: bool = rng.random();
@@ -80,8 +52,44 @@ fn blind(rng: &mut ChaCha8Rng) -> Vec<u8> {
         if let Some(first) = frame.get_mut(14) {
             *first = *first & 15 | if v4 { 0x40 } else { 0x60 };
         }
+        let mut put = |at: usize, address: &[u8]| {
+            let alike = (address.len() == 4) == v4;
+            if let Some(place) = frame.get_mut(at..at + address.len()).filter(|_| alike) {
+                place.copy_from_slice(address);
+            }
+        };
+        let (src, dst) = if v4 { (26, 30) } else { (22, 38) };
+        if rng.random_ratio(1, 4) {
+            put(dst, targets.addresses.choose(rng).expect("there are some"));
+        } else if rng.random_ratio(1, 8) {
+            put(src, &targets.senders.choose(rng).expect("there are some").0);
+        }
     }
     frame
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// An answer to a connection under full NAT, if there is one.
+fn mapped(world: &World<'_>, from: usize) -> Option<Ends> {
+    let (mapping, backend, listens) = world.mapped(from)?;
+    let protocol = match mapping.flow.protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    };
+    Some(Ends {
+        src: octets(backend),
+        dst: octets(world.origin(mapping.origin)?),
+        ports: Some([listens, mapping.port]),
+        protocol: Some(protocol),
+        away: true,
+    })
 }
 
 #[test]
@@ -89,26 +97,27 @@ fn random_frames_are_treated_alike_and_counted_once() {
     let frames = from_environment("WEIR_FRAMES", || 200_000);
     let seed = from_environment("WEIR_SEED", rand::random);
     in_own_namespace(|| {
-        let setup = setup();
-        let address = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.octets().to_vec(),
-            IpAddr::V6(ip) => ip.octets().to_vec(),
-        };
-        let mut addresses: Vec<_> = setup.services.iter().map(|one| address(one.address)).collect();
-        addresses.push(vec![10, 9, 9, 9]);
-        let targets = Targets { addresses, tcp: 80, udp: 443 };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut seen: BTreeMap<String, u64> = BTreeMap::new();
         let (mut done, mut spent) = (0, Duration::ZERO);
-        while done < frames {
+        for round in 0.. {
+            if done >= frames {
+                break;
+            }
             let mut kernels = Kernels::with_room(ROOM);
+            Kernels::add_clients();
+            // In every second one nothing is translated, and nothing has a prefix: the program asks less then.
+            let (setup, targets) = services::setup(round % 2 == 0);
             let kernel = kernels.of(&setup).expect("it loads");
             let mut world = World::new(kernel, &setup);
             let begin = Instant::now();
             for frame in 1..=ROUND.min(frames - done) {
                 let bytes = match frame % 4 {
-                    0 => blind(&mut rng),
-                    _ => Grammar { rng: &mut rng, targets: &targets }.frame(),
+                    0 => blind(&mut rng, &targets),
+                    _ => {
+                        let mapped = mapped(&world, rng.random_range(0..1 << 16));
+                        Grammar { rng: &mut rng, targets: &targets, mapped }.frame()
+                    }
                 };
                 let outcome = world.compare(&bytes);
                 let outcome =
@@ -125,6 +134,10 @@ fn random_frames_are_treated_alike_and_counted_once() {
                     let counted = world.compare_counters().unwrap_or_else(|e| panic!("{e}"));
                     assert_eq!(counted, frame, "each frame is counted once");
                 }
+                if frame % 8192 == 0 {
+                    world.pass_time(*TICKS.choose(&mut rng).expect("there are some"));
+                    world.fill_buckets(services::INTERVAL);
+                }
             }
             done += ROUND.min(frames - done);
             spent += begin.elapsed();
@@ -133,6 +146,19 @@ fn random_frames_are_treated_alike_and_counted_once() {
         println!("{done} frames, {rate:.0} a second, no difference; WEIR_SEED={seed}");
         seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
         assert!(frames < 100_000 || seen.len() > 25, "{} outcomes", seen.len());
+        // What only some services do.
+        for name in [
+            "returned",
+            "dropped denied_source",
+            "dropped new_flow_cap",
+            "dropped source_flow_cap",
+            "dropped no_mapping",
+            "dropped later_fragment",
+            "dropped bad_sctp_chunk",
+        ] {
+            let times = seen.get(name).copied().unwrap_or(0);
+            assert!(frames < 100_000 || times > 0, "{name} never happened");
+        }
     })
     .expect("needs root");
 }

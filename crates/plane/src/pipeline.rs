@@ -419,9 +419,9 @@ fn finish(
             note_first(frame, answer.as_ref(), to, memory);
             answer.unwrap_or(*other)
         }
-        Err(Verdict::Drop(Reason::LaterFragment)) => {
-            translated_later(frame, to, memory).unwrap_or_else(|| follow(frame, to, memory))
-        }
+        Err(Verdict::Drop(Reason::LaterFragment)) => translated_later(frame, to, memory)
+            .or_else(|| by_source(frame, to, memory))
+            .unwrap_or_else(|| follow(frame, to, memory)),
         Err(other @ Verdict::Pass(Reason::LaterFragment)) => {
             translated_later(frame, to, memory).unwrap_or(*other)
         }
@@ -462,6 +462,35 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
             echo: None,
         },
     }
+}
+
+/// A later fragment needs no first one where its service takes any port, and leads clients by their address: it says
+/// all that is asked for. Not where QUIC ids are asked for first. The twin of `leads_by_source` in
+/// `bpf/weir.bpf.c`.
+fn by_source(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Option<Verdict> {
+    let Fragment { key, l3_offset, ip_length, protocol, .. } = fragment(frame)?;
+    let protocol = Protocol::from_number(protocol)?;
+    let flow = FlowKey { src: key.src, dst: key.dst, src_port: 0, dst_port: 0, protocol };
+    let service = service_of(&flow, to)?;
+    let by_client = to.table(service).is_ok_and(|table| table.header().flags().has(Flags::CLIENT));
+    if !by_client || to.id_routes(service).is_some() {
+        return None;
+    }
+    let (service, table, salt) = match whose(frame, &flow, to) {
+        Ok(found) => found,
+        Err(verdict) => return Some(verdict),
+    };
+    let packet = Packet {
+        flow,
+        tcp_flags: TcpFlags::ACK,
+        l3_offset,
+        l4_offset: l3_offset,
+        vlan_tags: 0,
+        ip_length,
+    };
+    let signals = Signals { salt, ..Signals::LATER };
+    let later = Classified { packet, signals, service, table, by_id: None, fragment: None };
+    Some(steer(&later, memory))
 }
 
 /// Notes what becomes of a first fragment that is for no service: of a backend's that was translated, whose it

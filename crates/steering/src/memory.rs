@@ -452,6 +452,9 @@ pub struct SoftMemory {
     pub loads: HashMap<BackendId, BackendLoad>,
     /// What became of first fragments, in which use of the backend's number, and when: unbounded here.
     pub fragments: HashMap<FragmentKey, (First, u32, u32)>,
+    /// The clock by which first fragments grow old, in seconds. Not [`now`](Self::now): in the kernel it goes on
+    /// while there is no control plane.
+    pub fragment_clock: u32,
     /// Seconds from any fixed moment on.
     pub now: u32,
 }
@@ -597,7 +600,7 @@ fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
 impl Memory for SoftMemory {
     fn fragment(&mut self, of: &FragmentKey) -> Option<First> {
         let &(first, incarnation, then) = self.fragments.get(of)?;
-        if self.now.wrapping_sub(then) > FRAGMENT_SECONDS {
+        if self.fragment_clock.wrapping_sub(then) > FRAGMENT_SECONDS {
             return None;
         }
         match first {
@@ -611,7 +614,7 @@ impl Memory for SoftMemory {
             First::To(backend) => self.incarnations.get(&backend).copied().unwrap_or(0),
             First::Kernel | First::Back(_) => 0,
         };
-        self.fragments.insert(*of, (first, incarnation, self.now));
+        self.fragments.insert(*of, (first, incarnation, self.fragment_clock));
     }
 
     fn forget_fragment(&mut self, of: &FragmentKey) {

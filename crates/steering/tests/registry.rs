@@ -268,6 +268,7 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         turns: memory.turns.clone(),
         loads: memory.loads.clone(),
         now: memory.now,
+        fragment_clock: memory.fragment_clock,
     }
 }
 

@@ -17,6 +17,9 @@ const _: () = assert!(MESSAGE_BURST == weir_plane::MESSAGE_BURST);
 const _: () = assert!(PATH_NANOSECONDS == weir_plane::PATH_NANOSECONDS);
 const _: () = assert!(LEAST_PATH_IPV4 == icmp::LEAST_PATH_IPV4);
 
+/// The map of what became of first fragments.
+const FRAGMENTS: &str = "fragments";
+
 /// The time by which the program notes what routers say.
 pub(crate) fn monotonic() -> u64 {
     // SAFETY: a time of zeros is valid.
@@ -71,6 +74,25 @@ impl KernelPlane {
             path.since = path.since.wrapping_sub(by.as_nanos() as u64);
             let doing = || "make what routers said older".into();
             self.maps.paths.update(&key, path.bytes(), MapFlags::ANY).context(doing)?;
+        }
+        Ok(())
+    }
+
+    /// Makes what is known of first fragments older by so many seconds.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn age_fragments(&self, seconds: u32) -> Result<(), Error> {
+        let map = self.shared.iter().find(|(name, _)| *name == FRAGMENTS);
+        let (_, map) = map.ok_or_else(|| super::load::missing("map", FRAGMENTS))?;
+        let mut first = Vec::new();
+        entries::all(map, |key, value| {
+            first.push((key.to_vec(), types::fragment::from_slice(value)));
+        })?;
+        for (key, mut went) in first {
+            went.clock = went.clock.wrapping_sub(seconds);
+            let doing = || "make first fragments older".into();
+            map.update(&key, went.bytes(), MapFlags::ANY).context(doing)?;
         }
         Ok(())
     }

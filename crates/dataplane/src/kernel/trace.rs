@@ -6,6 +6,7 @@
 //! that once a control plane is there again.
 
 use super::KernelPlane;
+use super::interfaces;
 use super::load::{PROGRAM, load_over, missing};
 use super::program::Program;
 use super::resize::pin_of;
@@ -226,8 +227,12 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
+        interfaces::follow(directory, self.link_entry())?;
         link::replace_all(directory, self.link_entry())?;
         self.grace()?;
+        if interfaces::are_counted(directory)? {
+            interfaces::leave_others(directory, Some(self.link_entry()))?;
+        }
         self.program.forget_others(directory)
     }
 }

@@ -38,6 +38,9 @@ pub struct Setup {
     pub devices: Vec<Device>,
     pub backends: Vec<Backend>,
     pub services: Vec<Service>,
+    /// Connections under full NAT have many ports, not one; and time passes for them only when it is made to.
+    #[serde(skip)]
+    pub many_ports: bool,
 }
 
 impl Setup {

@@ -91,6 +91,14 @@ impl Kernels {
         Self { limits, ..Self::new(None) }
     }
 
+    /// The same networks, in which the fuzzer's clients are behind the router, too.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn add_clients() {
+        let routes = ["10.9.0.0/16 via 10.5.0.2", "fd09::/16 via 2001:db8:5::2"];
+        let lines = routes.map(|route| format!("route replace {route}"));
+        link::ip(&lines.join("\n")).expect("the way to the clients");
+    }
+
     /// Of the program, with a plane in user space beside it.
     pub fn with_user_space() -> Self {
         Self { beside: true, ..Self::new(None) }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
-use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
+use weir_plane::forward::{Encapsulation, Mapping, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
     self, Counters, FlowCaps, HeldCounts, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft,
     SourceLimit, SourceRate, SourceTable, Sources, Translated, Translations, VipKey, Way, blocks,
@@ -29,7 +29,7 @@ use weir_steering::{
     Settings, SoftMemory, StateKey, cheetah,
 };
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
-use weir_wire::{Protocol, Reason, map_address};
+use weir_wire::{Protocol, Reason, map_address, unmap_address};
 
 /// What is known of ways is older than this at the beginning of a case.
 const PATH_TIME: Duration = Duration::from_secs(1000);
@@ -39,6 +39,9 @@ const BELIEVED: Duration = Duration::from_secs(300);
 
 /// The interface that packets come in by.
 const CAME_IN_BY: u32 = 1;
+
+/// Seconds after which nothing follows a first fragment, whatever the clocks of the planes say.
+const LONG_AGO: u32 = 100;
 
 /// Packets until no more may be sent, at most.
 const SPENT_AFTER: usize = 10_000;
@@ -194,7 +197,8 @@ impl<'a> World<'a> {
         if let Some(tunnel) = &tunnel {
             entry = entry.with_tunnel(tunnel);
         }
-        let full = backend.full_nat.as_ref().map(|_| sources::ports(backend.address));
+        let many = self.setup.many_ports;
+        let full = backend.full_nat.as_ref().map(|_| sources::ports(backend.address, many));
         let nat = backend.nat.as_ref().or(backend.full_nat.as_ref());
         let translation = nat.map(|nat| Translation { port: nat.port, mtu: nat.mtu, ports: full });
         if let Some(translation) = &translation {
@@ -254,7 +258,7 @@ impl<'a> World<'a> {
     /// The balancer's sources, if a backend has full NAT; nobody has any yet.
     fn set_mappings(&mut self) {
         let full = self.setup.backends.iter().any(|backend| backend.full_nat.is_some());
-        let rules = sources::rules(full);
+        let rules = sources::rules(full, self.setup.many_ports);
         self.kernel.live.kernel.forget_mappings();
         self.kernel.live.kernel.set_mapping_rules(&rules).expect("there is room");
         for soft in [&mut self.oracle, self.burst.soft()] {
@@ -526,11 +530,13 @@ impl<'a> World<'a> {
             let nanoseconds = u64::from(seconds) * 1_000_000_000;
             for soft in [&mut self.oracle, self.burst.soft()] {
                 soft.memory.now = now;
+                soft.memory.fragment_clock += seconds;
                 soft.nanoseconds += u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
             }
             let passed = Duration::from_secs(seconds.into());
             self.kernel.live.kernel.age_paths(passed).expect("they can be written");
             self.kernel.live.kernel.age_mappings(sources::ticks(nanoseconds));
+            self.kernel.live.kernel.age_fragments(seconds).expect("they can be written");
             if self.setup.services.iter().any(|service| service.new_flows.is_some()) {
                 let passed = u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
                 self.kernel.live.kernel.age_caps(passed).expect("they can be written");
@@ -743,6 +749,15 @@ impl<'a> World<'a> {
         let verdict = take(&mut self.oracle, self.setup, &mut written);
         let outcome = weir_plane::Outcome::from(verdict);
         use weir_dataplane::Verdict;
+        // The pipeline in memory knows no routes: what becomes of an answer without one is the kernel's to say.
+        if let weir_plane::Verdict::Return { client, .. } = verdict
+            && !client
+                .map_or_else(|| destination(frame), |(address, _)| Some(address))
+                .is_some_and(is_client)
+        {
+            self.oracle.counters = self.counters();
+            return Ok(outcome);
+        }
         let alike = match outcome {
             weir_plane::Outcome::Forwarded(_) | weir_plane::Outcome::Returned => {
                 matches!(run.verdict, Verdict::Transmit | Verdict::Redirect)
@@ -782,7 +797,53 @@ impl<'a> World<'a> {
         }
         let lanes: u64 = found.lanes.values().map(|lane| lane.packets).sum();
         let left = found.passed.values().chain(found.dropped.values());
-        Ok(lanes + left.sum::<u64>())
+        Ok(lanes + found.returned.packets + left.sum::<u64>())
+    }
+
+    /// So much time passes for mappings, buckets and what routers have said, in ticks of mappings. First fragments
+    /// are long gone then, so that no clock decides whether one is.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn pass_time(&mut self, ticks: u32) {
+        let time = u64::from(ticks) << MAPPING_TICK_SHIFT;
+        self.kernel.live.kernel.age_mappings(ticks);
+        self.kernel.live.kernel.age_paths(Duration::from_nanos(time)).expect("they can be written");
+        self.kernel.live.kernel.age_caps(time).expect("they can be written");
+        self.oracle.nanoseconds += time;
+        self.kernel.live.kernel.age_fragments(LONG_AGO).expect("they can be written");
+        self.oracle.memory.fragment_clock += LONG_AGO;
+        for id in self.numbers.values() {
+            self.kernel.live.kernel.forget_hop(*id).expect("it is there");
+        }
+    }
+
+    /// All buckets of new flows gain what so many nanoseconds give.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn fill_buckets(&mut self, nanoseconds: u64) {
+        self.kernel.live.kernel.age_caps(nanoseconds).expect("they can be written");
+        self.oracle.buckets.get_mut().age(nanoseconds);
+    }
+
+    /// A connection under full NAT of a client that there is a way to, by a place to begin at; and its backend's end:
+    /// address and port.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn mapped(&self, from: usize) -> Option<(Mapping, IpAddr, u16)> {
+        let places = weir_plane::mapping_places(LIMITS.mappings) as usize;
+        let from = from % places;
+        let mut all = (from..places).chain(0..from);
+        let found = all.find_map(|place| {
+            weir_plane::Plane::mapping(&self.oracle, place)
+                .filter(|found| is_client(unmap_address(&found.flow.src)))
+        })?;
+        let backend = self.oracle.backends.get(&found.backend)?;
+        let port = backend.translation?.port.unwrap_or(found.flow.dst_port);
+        Some((found, backend.address, port))
+    }
+
+    /// An address of the balancer's.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn origin(&self, number: u16) -> Option<IpAddr> {
+        let rules = weir_plane::Plane::mapping_rules(&self.oracle)?;
+        Some((*rules.origins.get(usize::from(number))?)?.address)
     }
 
     /// Takes the reports of flows, which must be alike.
@@ -842,6 +903,23 @@ impl<'a> World<'a> {
             self.kernel.live.set_backend(*number, &BackendEntry::default()).expect("it is there");
         }
         self.kernel.live.drain(&mut |_| ()).expect("they can be read");
+    }
+}
+
+/// Whether the fuzzer's clients may have this address: there is a way to it.
+fn is_client(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.octets().starts_with(&[10, 9]),
+        IpAddr::V6(address) => address.segments()[0] == 0xfd09,
+    }
+}
+
+/// Where the packet in a frame goes.
+fn destination(frame: &[u8]) -> Option<IpAddr> {
+    let packet = frame.get(l3_of(frame)..)?;
+    match packet.first()? >> 4 {
+        4 => Some(IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?)),
+        _ => Some(IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?)),
     }
 }
 

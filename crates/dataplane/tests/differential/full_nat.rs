@@ -58,6 +58,9 @@ pub fn pass_time(plane: &mut Twin, ticks: u32) {
     plane.kernel.kernel.age_paths(Duration::from_nanos(time)).unwrap();
     plane.kernel.kernel.age_caps(time).unwrap();
     plane.oracle.nanoseconds += time;
+    // First fragments are long gone.
+    plane.kernel.kernel.age_fragments(100).unwrap();
+    plane.oracle.memory.fragment_clock += 100;
     // What routers have said is older, too.
     for backend in 0..BACKENDS {
         plane.kernel.kernel.forget_hop(BackendId::of(backend)).unwrap();

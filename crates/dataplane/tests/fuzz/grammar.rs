@@ -1,5 +1,5 @@
-//! Frames of a grammar: tags, options, extension headers, tunnels in tunnels, quotes in ICMP errors; right in
-//! most of their fields, and now and then wrong in one.
+//! Frames of a grammar: tags, options, extension headers, fragments, tunnels in tunnels, quotes in ICMP errors, to
+//! services and from their backends; right in most of their fields, and now and then wrong in one.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -8,18 +8,51 @@ use weir_wire::checksum::Checksum;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const SCTP: u8 = 132;
 
-/// What frames are addressed to: IPv4 as four bytes.
+/// What frames are addressed to, and what answers come from: IPv4 as four bytes.
 pub struct Targets {
     pub addresses: Vec<Vec<u8>>,
-    /// Of services, by protocol.
+    /// Of services, by protocol; SCTP has that of TCP.
     pub tcp: u16,
     pub udp: u16,
+    /// Backends whose answers are translated, with their ports.
+    pub senders: Vec<(Vec<u8>, u16)>,
+    /// QUIC ids of servers, hidden by keys.
+    pub ids: Vec<Vec<u8>>,
+}
+
+/// Whose a packet is.
+#[derive(Clone)]
+pub struct Ends {
+    pub src: Vec<u8>,
+    pub dst: Vec<u8>,
+    /// If they are said.
+    pub ports: Option<[u16; 2]>,
+    /// TCP, UDP or SCTP, if it is said.
+    pub protocol: Option<u8>,
+    /// From a service, or from a backend.
+    pub away: bool,
+}
+
+impl Ends {
+    /// Of a packet the other way.
+    fn turned(&self) -> Self {
+        Self {
+            src: self.dst.clone(),
+            dst: self.src.clone(),
+            ports: self.ports.map(|[src, dst]| [dst, src]),
+            away: !self.away,
+            ..*self
+        }
+    }
 }
 
 pub struct Grammar<'a> {
     pub rng: &'a mut ChaCha8Rng,
     pub targets: &'a Targets,
+    /// What an answer to an address of the balancer's would be now.
+    pub mapped: Option<Ends>,
 }
 
 impl Grammar<'_> {
@@ -42,8 +75,9 @@ impl Grammar<'_> {
             frame.extend(if self.rng.random() { [0x81, 0] } else { [0x88, 0xa8] });
             frame.extend(self.rng.random::<[u8; 2]>());
         }
-        let away = self.one_in(8);
-        let packet = self.packet(away, 0);
+        let away = self.one_in(6);
+        let ends = self.ends(away);
+        let packet = self.packet(&ends, 0);
         frame.extend(if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] });
         frame.extend(packet);
         if self.one_in(8) {
@@ -55,42 +89,75 @@ impl Grammar<'_> {
         frame
     }
 
-    /// A packet to a target, or as a backend sends it: from one.
-    fn packet(&mut self, away: bool, depth: u32) -> Vec<u8> {
+    /// From a client to a target; or as backends send: from a target, or from themselves.
+    fn ends(&mut self, away: bool) -> Ends {
+        if away && self.one_in(3) && self.mapped.is_some() {
+            let mut ends = self.mapped.clone().expect("it is some");
+            if let Some([_, own]) = &mut ends.ports
+                && self.one_in(12)
+            {
+                *own ^= 1;
+            }
+            return ends;
+        }
         let target = self.targets.addresses.choose(self.rng).expect("there are some").clone();
         let mut client = target.clone();
         // Few, so that flows are met again.
         let last = client.len() - 1;
         client[last - 1] ^= 0x55;
         client[last] = self.rng.random_range(0..6);
+        if away && self.one_in(3) {
+            let alike = |(address, _): &&(Vec<u8>, u16)| address.len() == client.len();
+            let senders: Vec<_> = self.targets.senders.iter().filter(alike).collect();
+            if let Some((sender, port)) = senders.choose(self.rng) {
+                let ports = Some([*port, self.rng.random_range(1000..1004)]);
+                return Ends { src: sender.clone(), dst: client, ports, protocol: None, away };
+            }
+        }
         let (src, dst) = if away { (target, client) } else { (client, target) };
+        Ends { src, dst, ports: None, protocol: None, away }
+    }
+
+    fn packet(&mut self, ends: &Ends, depth: u32) -> Vec<u8> {
+        let Ends { src, dst, .. } = ends;
         let v4 = src.len() == 4;
-        let (protocol, body) = match self.rng.random_range(0..20) {
-            0..9 => (TCP, self.tcp(away)),
-            9..15 => (UDP, self.udp(away)),
-            15..18 if depth < 2 => self.icmp(v4, depth),
-            18 if depth < 2 => self.tunnelled(depth),
+        let kind = self.rng.random_range(0..22);
+        let (protocol, body) = match kind {
+            0..17 => {
+                let usual = [TCP, UDP, SCTP][usize::from(kind >= 9) + usize::from(kind >= 15)];
+                let protocol = ends.protocol.unwrap_or(usual);
+                (protocol, self.segment(protocol, ends))
+            }
+            17..20 if depth < 2 => self.icmp(v4, ends, depth),
+            20 if depth < 2 => self.tunnelled(depth),
             _ => (*[0, 2, 50, 58, 59, 132].choose(self.rng).expect("one"), self.bytes(30)),
         };
-        let body = checksummed(&src, &dst, protocol, body);
-        if v4 {
-            self.ipv4(&src, &dst, protocol, body)
-        } else {
-            self.ipv6(&src, &dst, protocol, body)
+        let body = checksummed(src, dst, protocol, body);
+        if v4 { self.ipv4(src, dst, protocol, body) } else { self.ipv6(src, dst, protocol, body) }
+    }
+
+    fn segment(&mut self, protocol: u8, ends: &Ends) -> Vec<u8> {
+        match protocol {
+            TCP => self.tcp(ends),
+            UDP => self.udp(ends),
+            _ => self.sctp(ends),
         }
     }
 
     fn ipv4(&mut self, src: &[u8], dst: &[u8], protocol: u8, body: Vec<u8>) -> Vec<u8> {
         let options = if self.one_in(6) { self.rng.random_range(0..=10) * 4 } else { 0 };
-        let fragment = if self.one_in(20) {
-            self.rng.random::<u16>()
-        } else {
-            self.rng.random_range(0..2) << 14
+        // Pieces of few packets, so that others find their first one.
+        let (id, fragment) = match self.rng.random_range(0..40) {
+            0 => (self.rng.random(), self.rng.random::<u16>()),
+            1 | 2 => (self.rng.random_range(0..2), 0x2000),
+            3 => (self.rng.random_range(0..2), 0x2000 | self.rng.random_range(1..9)),
+            4 => (self.rng.random_range(0..2), self.rng.random_range(1..9)),
+            _ => (self.rng.random::<u16>(), self.rng.random_range(0..2) << 14),
         };
         let ttl = if self.one_in(20) { self.rng.random_range(0..3) } else { self.rng.random() };
         let mut header = vec![0x45 + (options / 4) as u8, self.rng.random()];
         header.extend(((20 + options + body.len()) as u16).to_be_bytes());
-        header.extend(self.rng.random::<[u8; 2]>());
+        header.extend(id.to_be_bytes());
         header.extend(fragment.to_be_bytes());
         header.extend([ttl, protocol, 0, 0]);
         header.extend(src);
@@ -131,15 +198,33 @@ impl Grammar<'_> {
         [header, chain, body].concat()
     }
 
-    fn ports(&mut self, away: bool, usual: u16) -> Vec<u8> {
+    fn ports(&mut self, ends: &Ends, usual: u16) -> Vec<u8> {
         let near: u16 = self.rng.random_range(1000..1004);
-        let port = if self.one_in(12) { self.rng.random_range(79..82) } else { usual };
-        let (src, dst) = if away { (port, near) } else { (near, port) };
+        let port = if self.one_in(12) { self.rng.random_range(70..90) } else { usual };
+        let [src, dst] = match ends.ports {
+            Some(ports) if !self.one_in(20) => ports,
+            _ if ends.away => [port, near],
+            _ => [near, port],
+        };
         [src.to_be_bytes(), dst.to_be_bytes()].concat()
     }
 
-    fn tcp(&mut self, away: bool) -> Vec<u8> {
-        let mut segment = self.ports(away, self.targets.tcp);
+    /// Its common header, and the first chunk.
+    fn sctp(&mut self, ends: &Ends) -> Vec<u8> {
+        let mut packet = self.ports(ends, self.targets.tcp);
+        let tag: u32 = if self.rng.random() { 0 } else { self.rng.random() };
+        packet.extend(tag.to_be_bytes());
+        packet.extend(self.rng.random::<[u8; 4]>());
+        let kind = *[1, 1, 0, 3, 6, 8, 14].choose(self.rng).expect("one");
+        let value = self.bytes(30);
+        packet.extend([kind, self.rng.random()]);
+        packet.extend(((4 + value.len()) as u16).to_be_bytes());
+        packet.extend(value);
+        packet
+    }
+
+    fn tcp(&mut self, ends: &Ends) -> Vec<u8> {
+        let mut segment = self.ports(ends, self.targets.tcp);
         let options = self.options();
         segment.extend([0, 0, 0, 1, 0, 0, 0, 2]);
         let flags =
@@ -173,8 +258,8 @@ impl Grammar<'_> {
         options
     }
 
-    fn udp(&mut self, away: bool) -> Vec<u8> {
-        let mut datagram = self.ports(away, self.targets.udp);
+    fn udp(&mut self, ends: &Ends) -> Vec<u8> {
+        let mut datagram = self.ports(ends, self.targets.udp);
         let payload = if self.rng.random() { self.quic() } else { self.bytes(50) };
         datagram.extend(((8 + payload.len()) as u16).to_be_bytes());
         datagram.extend([0, 0]);
@@ -187,7 +272,11 @@ impl Grammar<'_> {
         let mut id =
             vec![self.rng.random_range(0..3) << 5 | 7, self.rng.random_range(0..4), 0xaa, 0xbb];
         id.extend(self.rng.random::<[u8; 4]>());
-        if self.one_in(4) {
+        if let Some(hidden) = self.targets.ids.choose(self.rng)
+            && self.one_in(3)
+        {
+            id.clone_from(hidden);
+        } else if self.one_in(4) {
             id = self.bytes(24);
         }
         let mut payload = Vec::new();
@@ -202,8 +291,9 @@ impl Grammar<'_> {
     }
 
     /// An error about a packet that went the other way, cut somewhere; or another message.
-    fn icmp(&mut self, v4: bool, depth: u32) -> (u8, Vec<u8>) {
-        let mut quote = self.packet(true, depth + 1);
+    fn icmp(&mut self, v4: bool, ends: &Ends, depth: u32) -> (u8, Vec<u8>) {
+        let about = if self.one_in(4) { self.ends(true) } else { ends.turned() };
+        let mut quote = self.packet(&about, depth + 1);
         if self.one_in(3) {
             let length = self.rng.random_range(0..=quote.len());
             quote.truncate(length);
@@ -216,7 +306,8 @@ impl Grammar<'_> {
 
     /// Another packet in this one: bare, in GRE, or in GUE.
     fn tunnelled(&mut self, depth: u32) -> (u8, Vec<u8>) {
-        let inner = self.packet(false, depth + 1);
+        let ends = self.ends(false);
+        let inner = self.packet(&ends, depth + 1);
         let v4 = inner[0] >> 4 == 4;
         match self.rng.random_range(0..3) {
             0 => (if v4 { 4 } else { 41 }, inner),

@@ -27,6 +27,7 @@ mod fill;
 
 use super::front;
 use super::grace;
+use super::interfaces;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
 use super::size::marked_flows;
@@ -299,8 +300,12 @@ impl KernelPlane {
                 Some(front) => front.entry(),
                 None => self.program.entry(),
             };
+            interfaces::follow(directory, entry)?;
             link::replace_all(directory, entry)?;
             grace()?;
+            if interfaces::are_counted(directory)? {
+                interfaces::leave_others(directory, Some(entry))?;
+            }
             self.program.forget_others(directory)?;
             let marks = former.marks.take();
             let followed = marks.as_ref().map_or(Ok(()), |marks| self.follow_marks(marks));
@@ -495,6 +500,7 @@ impl Moving {
     fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
         program.keep(&self.directory)?;
+        interfaces::follow(&self.directory, program.entry())?;
         link::replace_all(&self.directory, program.entry())?;
         grace()
     }

@@ -122,6 +122,19 @@ impl Instance {
         Ok((field("VmRSS:"), field("RssAnon:")))
     }
 
+    /// What its threads have used of processors so far.
+    pub fn used(&self) -> Result<Duration> {
+        let threads = format!("/proc/{}/task", self.process.id());
+        let mut used = 0;
+        for thread in fs::read_dir(threads).context("looking at the balancer's threads")? {
+            let path = thread.context("looking at the balancer's threads")?.path();
+            // One may have ended.
+            let Ok(text) = fs::read_to_string(path.join("schedstat")) else { continue };
+            used += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(used))
+    }
+
     /// Bytes that its files take, but for configuration and log.
     pub fn saved(&self) -> u64 {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();

@@ -10,6 +10,7 @@
 mod blocks;
 pub mod control;
 mod error;
+pub mod fleet;
 mod instance;
 pub mod instructions;
 pub mod lookup;

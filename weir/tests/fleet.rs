@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Held, WEB4, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{self, DemoSpec};
-use weir_lab::topology::{Topology, front4};
+use weir_lab::topology::{ECHO_PORT, Topology, VIP4, front4};
 use weir_lab::view::Show;
 use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
 
@@ -371,6 +371,55 @@ fn agents_that_are_given_one_balancer_tell_all() {
     }
     assert!(!said.contains(&format!("balancer {}:4479: connected", front4(0))), "{said}");
     assert_unbroken(&mut held, "without the one that they are given");
+}
+
+/// Nothing in a datagram says where its flow lives, and what a balancer has seen no other one knows. With `tracked` a
+/// flow of UDP is kept all the same, by whichever balancer it comes, while the pool is the one that it began with.
+#[test]
+fn flows_of_udp_are_kept_by_every_balancer_while_the_pool_stays() {
+    let _alone = common::alone();
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 4, topology, ..LabSpec::default() });
+    let spec = BalancerSpec { method: "tracked".into(), ..BalancerSpec::new(WEIR, 4) };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    // All backends are up everywhere, and rows are the same, and others than these; returns what tells them.
+    let alike = |before: &str| {
+        let mut now = String::new();
+        common::eventually("all decide alike", || {
+            let status = fleet_status(&all[0]);
+            let mut signs = Vec::new();
+            for one in status["balancers"].as_array().expect("balancers") {
+                signs.extend(one["sign"]["services"].as_array().into_iter().flatten().cloned());
+            }
+            let up = signs.iter().all(|of| of["up"] == 4 && of["backends"] == 4);
+            let echo = signs.iter().filter(|of| of["name"] == "echo4");
+            let digests: Vec<&str> = echo.filter_map(|of| of["digest"].as_str()).collect();
+            now = digests.first().copied().unwrap_or_default().to_owned();
+            let same = digests.len() == all.len() && digests.iter().all(|one| *one == now);
+            up && same && now != before
+        });
+        now
+    };
+    let passed = |balancer: &Balancer| {
+        common::sum(common::service(&balancer.status().unwrap(), "echo4"), "packets")
+    };
+    let first = alike("");
+    let echo = std::net::SocketAddr::from((VIP4, ECHO_PORT));
+    for change in [1, 2] {
+        if change == 2 {
+            common::command(&all[1], "backend drain echo4 b0");
+            alike(&first);
+        }
+        let flows = common::flows(&lab, echo, 60);
+        assert!(all.iter().all(|one| passed(one) > 0), "each has its part");
+        assert!(change == 1 || flows.iter().all(|flow| flow.backend != "b0"), "it drains");
+        for turn in 0..4 {
+            fleet.reshuffle().unwrap();
+            let moved: Vec<String> = flows.iter().filter_map(common::Flow::trouble).collect();
+            assert!(moved.is_empty(), "change {change}, turn {turn}: {moved:#?}");
+        }
+    }
 }
 
 /// Thousands of connections, while backends change, and balancers, and the store.

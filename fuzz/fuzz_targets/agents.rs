@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use weir_rpc::message::{self, Connection};
 use weir_rpc::{
-    Endpoints, Event, Events, FromAgent, FromBalancer, Kind, MOST_ENDPOINTS, MOST_OF_A_MESSAGE,
-    PROTOCOL, TableAsked, TablePart, from_agent, from_balancer,
+    Balancers, Endpoints, Event, Events, FromAgent, FromBalancer, Kind, MOST_BALANCERS,
+    MOST_ENDPOINTS, MOST_OF_A_MESSAGE, PROTOCOL, TableAsked, TablePart, from_agent, from_balancer,
 };
 
 /// A message that can be read; it is written and read again. By bytes: no number that is none equals itself.
@@ -33,6 +33,12 @@ fn assert_endpoints(said: &Endpoints) {
     assert!(list.len() <= MOST_ENDPOINTS);
     let endpoint = list.iter().map(|one| (*one).into()).collect();
     assert_eq!(message::endpoints(&Endpoints { endpoint, number: said.number }), Ok(list));
+}
+
+fn assert_balancers(said: &Balancers) {
+    let Ok(list) = message::balancers(said) else { return };
+    assert!(list.peers.len() <= MOST_BALANCERS);
+    assert_eq!(message::balancers(&Balancers::from(&list)), Ok(list));
 }
 
 fn assert_events(said: &Events) {
@@ -94,7 +100,9 @@ fn from_balancer(what: &from_balancer::What) {
                 welcome.protocol == PROTOCOL
             );
             welcome.endpoints.iter().for_each(assert_endpoints);
+            welcome.balancers.iter().for_each(assert_balancers);
         }
+        What::Balancers(balancers) => assert_balancers(balancers),
         What::Endpoints(endpoints) => assert_endpoints(endpoints),
         What::Mark(_) | What::Dump(_) | What::Collect(_) => {}
     }

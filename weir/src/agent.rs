@@ -1,7 +1,7 @@
 //! `weir agent`, and `weir doctor --backend`: what weir has on backends (docs/agent.md).
 
 use crate::cli::Cli;
-use crate::out;
+use crate::{out, pki};
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
@@ -16,6 +16,7 @@ use weir_control::config::{Config, Protocol};
 use weir_control::{doctor, neigh};
 use weir_plane::forward::Encapsulation;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
+use weir_rpc::pki as pki_files;
 use weir_rpc::tls::Files;
 use weir_steering::cheetah;
 
@@ -128,24 +129,43 @@ pub struct AgentOptions {
     pub clock_bits: u32,
 }
 
+impl AgentOptions {
+    /// Whether balancers are given, and nothing that anything else could be done for.
+    fn says_only_whom(&self) -> bool {
+        let Self { backend, services, keep, tell, .. } = self;
+        let nothing = backend.config.is_none()
+            && backend.vips.is_empty()
+            && backend.interfaces.is_empty()
+            && backend.forward.is_empty()
+            && backend.from.is_empty()
+            && services.is_empty();
+        nothing && !keep && !tell.balancers.is_empty()
+    }
+}
+
 /// What balancers are told, and how.
 #[derive(Args)]
 pub struct TellOptions {
     /// A balancer that is told what connections this backend holds, and how loaded it is: an address or a
     /// name, which its certificate names, and the port of `listen` in its table agents (4479); may be given more than
-    /// once.
+    /// once. One of a fleet says who the others are, and they are told, too. Without --config, --vip and
+    /// --interface nothing else is done.
     #[arg(long = "balancer", value_name = "HOST[:PORT]", value_delimiter = ',',
-        requires_all = ["certificate", "key", "ca"], conflicts_with_all = ["once", "timestamps_only"])]
+        conflicts_with_all = ["once", "timestamps_only"])]
     pub balancers: Vec<Balancer>,
-    /// This agent's certificate, in PEM, which names the backend's addresses; `weir pki issue` makes one.
+    /// This agent's certificate, in PEM, which names the backend's addresses; `weir pki issue` makes one. Without
+    /// it, one of --pki that is an agent's and names an address of this host: the one that ends last.
     #[arg(long, value_name = "FILE", requires = "balancers")]
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// Its key; beside it, with the end .key, if it is not given.
     #[arg(long, value_name = "FILE", requires = "balancers")]
     pub key: Option<PathBuf>,
-    /// The authority of the balancers' certificates.
+    /// The authority of the balancers' certificates; ca.pem of --pki, if it is not given.
     #[arg(long, value_name = "FILE", requires = "balancers")]
     pub ca: Option<PathBuf>,
+    /// Where certificates are that are not named: where `weir pki` makes them, or what was copied from there.
+    #[arg(long, value_name = "DIR", default_value = pki::DIRECTORY)]
+    pub pki: PathBuf,
     /// What is told as this backend's load, for services with load = "told": cpu (per cent), run-queue, or
     /// connections. Nothing, if it is not given.
     #[arg(long, value_name = "WHAT", value_parser = load_of, requires = "balancers")]
@@ -169,16 +189,63 @@ fn load_of(text: &str) -> Result<LoadOf, String> {
 }
 
 impl TellOptions {
-    fn files(&self) -> Option<Files> {
-        let (certificate, key, ca) =
-            (self.certificate.clone()?, self.key.clone()?, self.ca.clone()?);
-        Some(Files { certificate, key, ca })
+    /// Those that are named, and in the place of others what `weir pki` has made; none if nobody is told.
+    fn files(&self) -> anyhow::Result<Option<Files>> {
+        if self.balancers.is_empty() {
+            return Ok(None);
+        }
+        let certificate = match &self.certificate {
+            Some(certificate) => certificate.clone(),
+            None => self.own_certificate()?,
+        };
+        let key = self.key.clone().unwrap_or_else(|| certificate.with_extension("key"));
+        let ca = self.ca.clone().unwrap_or_else(|| self.pki.join("ca.pem"));
+        if self.key.is_none() && !key.exists() {
+            anyhow::bail!(
+                "{}: the key of {} is not there; copy it there, or name it with --key",
+                key.display(),
+                certificate.display()
+            );
+        }
+        if self.ca.is_none() && !ca.exists() {
+            anyhow::bail!(
+                "{}: the authority's certificate is not there; copy ca.pem there from where `weir pki init` has \
+                 made it, or name it with --ca",
+                ca.display()
+            );
+        }
+        Ok(Some(Files { certificate, key, ca }))
+    }
+
+    fn own_certificate(&self) -> anyhow::Result<PathBuf> {
+        let directory = self.pki.display();
+        let own: BTreeSet<IpAddr> = neigh::addresses()?.into_iter().map(|(_, one)| one).collect();
+        let found = if self.pki.exists() { pki_files::list(&self.pki)? } else { Vec::new() };
+        own_of(&found, &own).with_context(|| {
+            let here = own.iter().filter(|one| !one.is_loopback()).map(ToString::to_string);
+            let here = here.collect::<Vec<_>>();
+            let there = match found.len() {
+                0 => format!("{directory} has no certificates"),
+                _ => format!(
+                    "no certificate in {directory} is an agent's and names an address of this host ({})",
+                    here.join(", ")
+                ),
+            };
+            format!(
+                "{there}, and balancers listen to nobody without one: `weir pki issue NAME --role agent --address {}` \
+                 makes one where the authority is; copy NAME.pem, NAME.key and ca.pem to {directory}, or name them \
+                 with --certificate, --key and --ca",
+                here.first().map_or("ADDRESS", String::as_str)
+            )
+        })
     }
 
     /// Begins to tell, if there is anybody to be told. `alone`: nothing else makes this process the agent.
-    fn start(&self, alone: bool) -> anyhow::Result<Option<Speaking>> {
-        let Some(files) = self.files() else { return Ok(None) };
+    /// `directory`: where it is kept whom balancers have named.
+    fn start(&self, alone: bool, directory: &Path) -> anyhow::Result<Option<Speaking>> {
+        let Some(files) = self.files()? else { return Ok(None) };
         let options = speak::Options {
+            directory: Some(directory.to_owned()),
             balancers: self.balancers.clone(),
             files,
             load: self.load,
@@ -187,6 +254,16 @@ impl TellOptions {
         };
         Ok(Some(Speaking::start(options, say)?))
     }
+}
+
+/// The certificate of an agent with one of these addresses that ends last.
+fn own_of(found: &[pki_files::Listed], own: &BTreeSet<IpAddr>) -> Option<PathBuf> {
+    let known = found.iter().filter_map(|(path, found)| Some((path, found.as_ref().ok()?)));
+    let mine = known.filter(|(_, one)| {
+        let agents = one.usage.client && !one.usage.server && !one.usage.authority;
+        agents && one.addresses.iter().any(|address| own.contains(address))
+    });
+    mine.max_by_key(|(_, one)| one.ends).map(|(path, _)| path.clone())
 }
 
 /// Says what is wrong with the arguments, and ends.
@@ -353,12 +430,15 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
     if options.timestamps_only {
         return write_timestamps(options);
     }
-    if let Some(files) = options.tell.files() {
+    if let Some(files) = options.tell.files()? {
         // Before anything is changed.
         speak::look_at(&files)?;
     }
-    if options.tell.only_tell {
-        let _speaking = options.tell.start(true)?;
+    if options.tell.only_tell || options.says_only_whom() {
+        let _speaking = options.tell.start(true, &options.state_dir)?;
+        if !options.tell.only_tell {
+            say(format_args!("makes nothing ready here: neither --config nor --vip says for what"));
+        }
         say(format_args!("tells balancers"));
         while weir_lab::sleep(LOOK_EVERY) {}
         say(format_args!("ended"));
@@ -381,7 +461,7 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
         say(format_args!("ready at {names}; `weir agent --undo` undoes it"));
         return Ok(());
     }
-    let started = options.tell.start(false);
+    let started = options.tell.start(false, &options.state_dir);
     if started.is_err() {
         // What was done is undone, as always when not all can be done.
         let _ = agent.end(&mut say);
@@ -502,5 +582,30 @@ mod tests {
         for text in ["", "nat", "ipip:4", "gue:0", "gue:", "fou:70000", "vxlan"] {
             assert!(way(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_certificate_of_this_host_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let here: IpAddr = "192.0.2.7".parse().unwrap();
+        let own = BTreeSet::from([here]);
+        let directory = home.path();
+        pki_files::init(directory, "test", 30).unwrap();
+        let issue = |name: &str, role, address: IpAddr, days| {
+            let (name, addresses, hosts) = (name.into(), vec![address], Vec::new());
+            let request = pki_files::Request { name, role, addresses, hosts, days };
+            pki_files::issue(directory, directory, &request).unwrap();
+        };
+        let found = || own_of(&pki_files::list(directory).unwrap(), &own);
+        let agent = pki_files::Role::Agent;
+        issue("lb", pki_files::Role::Balancer, here, 20);
+        issue("other", agent, "192.0.2.8".parse().unwrap(), 20);
+        std::fs::write(directory.join("none.pem"), "no certificate").unwrap();
+        assert_eq!(found(), None);
+        issue("b0", agent, here, 10);
+        assert_eq!(found(), Some(directory.join("b0.pem")));
+        // Renewed, under another name.
+        issue("a-newer-b0", agent, here, 20);
+        assert_eq!(found(), Some(directory.join("a-newer-b0.pem")));
     }
 }

@@ -1,13 +1,17 @@
 //! `weir bench`: asks for measurements, and prints them.
 
-use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions};
+use crate::cli::{
+    BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions,
+};
 use crate::out;
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
 use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
-use weir_bench::{checks, control, instructions, lookup, maps, plane, throughput, update, xdp};
+use weir_bench::{
+    checks, control, fleet, instructions, lookup, maps, plane, throughput, update, xdp,
+};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -77,6 +81,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let report = checks::run(&request, |row| lines(std::slice::from_ref(row), json))?;
             if json { out::json(&report) } else { Ok(()) }
         }
+        BenchVerb::Fleet(options) => a_fleet(options),
         BenchVerb::Lookup(options) if options.control => othello_control(&options),
         BenchVerb::Lookup(options) => lookups(&options),
         BenchVerb::Maps(options) => compact_maps(options),
@@ -112,6 +117,26 @@ fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
     };
     let report = control::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
     if options.json { out::json(&report) } else { Ok(()) }
+}
+
+fn a_fleet(options: FleetOptions) -> anyhow::Result<()> {
+    let FleetOptions { balancers, agents, backends, states, link, rate, seconds, .. } = options;
+    let FleetOptions { connections, rounds, patience, json, .. } = options;
+    let request = fleet::Request {
+        weir: std::env::current_exe().context("cannot find the program itself")?,
+        balancers,
+        agents,
+        backends,
+        states,
+        link,
+        rate,
+        seconds,
+        connections,
+        rounds,
+        patience,
+    };
+    let report = fleet::run(&request, |row| lines(std::slice::from_ref(row), json))?;
+    if json { out::json(&report) } else { Ok(()) }
 }
 
 /// Flows whose frames, and whose table, are beyond every cache.

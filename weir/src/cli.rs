@@ -11,7 +11,9 @@ use weir_control::api::Client;
 use weir_control::config::PlaneKind;
 use weir_steering::MethodId;
 
-pub use bench::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions};
+pub use bench::{
+    BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions,
+};
 
 /// What a command ends with.
 const STATUS: &str = "\

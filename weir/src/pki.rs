@@ -10,7 +10,7 @@ use weir_rpc::pki::{self, Issued, Request, Role};
 use weir_rpc::tls::Identity;
 
 /// Where the authority is, if nothing else is said.
-const DIRECTORY: &str = "/etc/weir/pki";
+pub const DIRECTORY: &str = "/etc/weir/pki";
 /// What ends sooner is marked.
 const SOON: i64 = 30 * 86_400;
 

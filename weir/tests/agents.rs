@@ -513,8 +513,32 @@ fn what_makes_no_sense_is_refused() {
         let output = common::weir(&line.split(' ').collect::<Vec<_>>());
         (output.status.code(), common::stderr(&output))
     };
-    let (status, said) = agent("agent --only-tell --balancer lb");
-    assert_eq!(status, Some(2), "{said}");
+    // A balancer alone is enough to be told, if the certificates are where they are looked for; else it is said what
+    // is missing, and how to get it.
+    let pki = home.path().join("pki");
+    let alone = format!("agent --balancer lb --pki {}", pki.display());
+    let refused = |words: &[&str]| {
+        let (status, said) = agent(&alone);
+        let all = words.iter().all(|word| said.contains(word));
+        assert!(status == Some(1) && all, "{words:?}: {said}");
+    };
+    refused(&["has no certificates", "weir pki issue NAME --role agent", "--certificate"]);
+    pki::init(&pki, "here", 30).unwrap();
+    let issue = |name: &str, role, address: &str| {
+        let addresses = vec![address.parse().unwrap()];
+        let request = Request { name: name.into(), role, addresses, hosts: Vec::new(), days: 20 };
+        pki::issue(&pki, &pki, &request).unwrap();
+    };
+    issue("lb", Role::Balancer, "127.0.0.1");
+    issue("b9", Role::Agent, "192.0.2.9");
+    refused(&["no certificate in", "is an agent's and names an address of this host"]);
+    issue("b0", Role::Agent, "127.0.0.1");
+    let moved = |name: &str| fs::rename(pki.join(name), home.path().join(name)).unwrap();
+    moved("b0.key");
+    refused(&["b0.key: the key of", "--key"]);
+    fs::rename(home.path().join("b0.key"), pki.join("b0.key")).unwrap();
+    moved("ca.pem");
+    refused(&["ca.pem: the authority's certificate is not there", "--ca"]);
     let (status, said) = agent("agent --balancer lb:0 --certificate a --key a --ca a --only-tell");
     assert!(status == Some(2) && said.contains("HOST:PORT"), "{said}");
     let (status, said) = agent(

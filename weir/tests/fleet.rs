@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Held, WEB4, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{self, DemoSpec};
-use weir_lab::topology::Topology;
+use weir_lab::topology::{ECHO_PORT, Topology, VIP4, front4};
 use weir_lab::view::Show;
 use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
 
@@ -317,6 +317,109 @@ fn connections_outlive_balancers_and_the_store() {
     agree(&fleet);
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut others, "when a backend was removed");
+}
+
+/// Agents that are given one balancer tell all of its fleet, also those that come later, by what it says of them; and
+/// when it is gone at their next start, they go by what they were told before.
+#[test]
+fn agents_that_are_given_one_balancer_tell_all() {
+    let _alone = common::alone();
+    let agent = Some(AgentSpec { given: Some(1), ..AgentSpec::telling(WEIR) });
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 3, agent, topology, ..LabSpec::default() });
+    let spec = BalancerSpec {
+        method: "residue".into(),
+        tcp_lines: "states = \"agents\"".into(),
+        udp_method: Some("jet".into()),
+        ..BalancerSpec::new(WEIR, 3)
+    };
+    // One after the other: each but the first joins a fleet that agents tell already.
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    // The addresses that agents speak for which have told all.
+    let told = |balancer: &Balancer| {
+        let status = balancer.status().unwrap();
+        let agents = status["agents"].as_array().expect("agents").clone();
+        let here = agents.iter().filter(|one| one["told"] == true && one["from"].is_string());
+        here.count()
+    };
+    let all_told = |balancers: &[Balancer]| balancers.iter().all(|one| told(one) == 3);
+    common::eventually("all are told", || all_told(all));
+    // By these, and by no guess: none has waited in vain, and what flows by one is known to all.
+    let mut held = common::hold(&lab, WEB4, 48);
+    common::eventually("all know all connections", || {
+        all.iter().all(|one| {
+            let status = one.status().unwrap();
+            common::service(&status, "web4")["states"].as_u64() >= Some(48)
+        })
+    });
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "spread anew");
+
+    // The one that they are given dies, and they start again.
+    fleet.die(0).unwrap();
+    lab.backends().iter().for_each(weir_lab::Backend::kill_agent);
+    common::eventually("nobody is told", || all[1..].iter().all(|one| told(one) == 0));
+    let said = || std::fs::read_to_string(lab.backend(0).agent_log()).unwrap();
+    let before = said().len();
+    lab.backends().iter().try_for_each(|backend| lab.start_agent(backend)).unwrap();
+    common::eventually("the others are told", || all_told(&all[1..]));
+    let said = said()[before..].to_owned();
+    for at in 1..all.len() {
+        let learned = format!("balancer {}:4479: one of the fleet", front4(at));
+        assert!(said.contains(&learned), "{learned}: {said}");
+    }
+    assert!(!said.contains(&format!("balancer {}:4479: connected", front4(0))), "{said}");
+    assert_unbroken(&mut held, "without the one that they are given");
+}
+
+/// Nothing in a datagram says where its flow lives, and what a balancer has seen no other one knows. With `tracked` a
+/// flow of UDP is kept all the same, by whichever balancer it comes, while the pool is the one that it began with.
+#[test]
+fn flows_of_udp_are_kept_by_every_balancer_while_the_pool_stays() {
+    let _alone = common::alone();
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 4, topology, ..LabSpec::default() });
+    let spec = BalancerSpec { method: "tracked".into(), ..BalancerSpec::new(WEIR, 4) };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    // All backends are up everywhere, and rows are the same, and others than these; returns what tells them.
+    let alike = |before: &str| {
+        let mut now = String::new();
+        common::eventually("all decide alike", || {
+            let status = fleet_status(&all[0]);
+            let mut signs = Vec::new();
+            for one in status["balancers"].as_array().expect("balancers") {
+                signs.extend(one["sign"]["services"].as_array().into_iter().flatten().cloned());
+            }
+            let up = signs.iter().all(|of| of["up"] == 4 && of["backends"] == 4);
+            let echo = signs.iter().filter(|of| of["name"] == "echo4");
+            let digests: Vec<&str> = echo.filter_map(|of| of["digest"].as_str()).collect();
+            now = digests.first().copied().unwrap_or_default().to_owned();
+            let same = digests.len() == all.len() && digests.iter().all(|one| *one == now);
+            up && same && now != before
+        });
+        now
+    };
+    let passed = |balancer: &Balancer| {
+        common::sum(common::service(&balancer.status().unwrap(), "echo4"), "packets")
+    };
+    let first = alike("");
+    let echo = std::net::SocketAddr::from((VIP4, ECHO_PORT));
+    for change in [1, 2] {
+        if change == 2 {
+            common::command(&all[1], "backend drain echo4 b0");
+            alike(&first);
+        }
+        let flows = common::flows(&lab, echo, 60);
+        assert!(all.iter().all(|one| passed(one) > 0), "each has its part");
+        assert!(change == 1 || flows.iter().all(|flow| flow.backend != "b0"), "it drains");
+        for turn in 0..4 {
+            fleet.reshuffle().unwrap();
+            let moved: Vec<String> = flows.iter().filter_map(common::Flow::trouble).collect();
+            assert!(moved.is_empty(), "change {change}, turn {turn}: {moved:#?}");
+        }
+    }
 }
 
 /// Thousands of connections, while backends change, and balancers, and the store.

@@ -167,6 +167,7 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
             load: None,
             log: 1 << 16,
             alone: false,
+            directory: None,
         };
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
         let (mut from, to) = called(listener, tls).await;

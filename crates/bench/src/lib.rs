@@ -11,6 +11,7 @@ mod blocks;
 pub mod checks;
 pub mod control;
 mod error;
+pub mod fleet;
 mod instance;
 pub mod instructions;
 pub mod lookup;

@@ -391,6 +391,7 @@ impl Session {
                         Order::Endpoints(list) => from_balancer::What::Endpoints(list),
                         Order::Dump => from_balancer::What::Dump(Dump {}),
                         Order::Collect(number) => from_balancer::What::Collect(Collect { number }),
+                        Order::Balancers(list) => from_balancer::What::Balancers(list),
                     };
                     self.tell(what)?;
                 }

@@ -29,5 +29,5 @@ pub use document::{Document, Keys, Numbered};
 pub use error::FleetError;
 pub use keeper::{Ask, Asks, Ends, Keeper, News};
 pub use report::{Leader, Report, ServiceSign, Sign};
-pub use step::{Ack, Pools, Share, Stage, Step, StepId};
+pub use step::{Ack, FLIGHT, Pools, Share, Stage, Step, StepId};
 pub use store::{Seat, Seen, Store};

@@ -29,6 +29,9 @@ pub struct Sign {
     /// Where other balancers get the tables of it that all are to have alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<String>,
+    /// Where agents of backends call it: host, which its certificate names, and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<String>,
     /// Services at which it keeps new flows from backends that it alone has found dead and that are alive again, until
     /// there is another table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

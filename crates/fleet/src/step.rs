@@ -16,9 +16,15 @@
 //! The step is one value in the store, and has all that a balancer needs which comes late: the pools that are in
 //! force, and those that are to be.
 
+use crate::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// No packet takes longer from a balancer to a backend, and into its kernel's tables: so long after no flow starts any
+/// more all that have started are known there.
+pub const FLIGHT: Duration = Duration::from_millis(20);
 
 /// How far a step is.
 #[derive(
@@ -145,6 +151,21 @@ impl Step {
                 }
             }
         }
+    }
+
+    /// The balancers that have not come to its stage, of those that have to. A step begins with all that live; who comes
+    /// later takes no packets before it is over.
+    pub fn missing(&self, report: &Report) -> Vec<String> {
+        let at = |name: &String, id: &str| {
+            let ack = report.acks.get(name).filter(|ack| ack.id == id && ack.step == self.id());
+            ack.map(|ack| ack.stage)
+        };
+        let waits = report.balancers.iter().filter(|(name, sign)| match at(name, &sign.id) {
+            Some(stage) => stage < self.stage,
+            // It may take packets, and follows.
+            None => self.stage == Stage::Prepare || sign.steps && self.stage < Stage::Commit,
+        });
+        waits.map(|(name, _)| name.clone()).collect()
     }
 
     /// The step given up: before *commit*, nothing has changed by it. But what is dead is dead: it gets no new flow,

@@ -34,6 +34,8 @@ pub struct AgentSpec {
     pub forward: Option<String>,
     /// They do nothing but tell the balancers of a fleet what their backends hold.
     pub tells: bool,
+    /// They are given so many of them only, and find the others by what those say; none: all.
+    pub given: Option<usize>,
     /// Further arguments of `weir agent`, behind those that the lab gives it.
     pub arguments: Vec<String>,
 }
@@ -41,7 +43,8 @@ pub struct AgentSpec {
 impl AgentSpec {
     /// They write cookies into timestamps.
     pub fn new(weir: impl Into<PathBuf>) -> Self {
-        Self { weir: weir.into(), forward: None, tells: false, arguments: Vec::new() }
+        let weir = weir.into();
+        Self { weir, forward: None, tells: false, given: None, arguments: Vec::new() }
     }
 
     /// They make bare backends ready.
@@ -56,8 +59,10 @@ impl AgentSpec {
 
     /// What they do, and what they say when that is done.
     fn work(&self, state: &Path) -> (Vec<String>, &'static str) {
+        let state_dir = state.display().to_string();
         if self.tells {
-            return (vec!["--only-tell".into()], "tells balancers");
+            let words = vec!["--only-tell".into(), "--state-dir".into(), state_dir];
+            return (words, "tells balancers");
         }
         let vips = [IpAddr::V4(VIP4), IpAddr::V6(VIP6)];
         let words = |words: &[&str]| words.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
@@ -71,8 +76,7 @@ impl AgentSpec {
         };
         let vips = vips.map(|vip| vip.to_string());
         let vips = vips.iter().flat_map(|vip| words(&["--vip", vip]));
-        let state = state.display().to_string();
-        let others = words(&["--forward", forward, "--state-dir", &state]);
+        let others = words(&["--forward", forward, "--state-dir", &state_dir]);
         (others.into_iter().chain(vips).collect(), "ready at")
     }
 }
@@ -148,7 +152,7 @@ impl Drop for Agent {
 pub(crate) const TOLD_AT: u16 = 4479;
 
 /// Makes certificates for so many balancers of a fleet and so many agents, in a directory of the lab's.
-pub(crate) fn certificates(lab: &Path, balancers: usize, backends: usize) -> Result<PathBuf> {
+pub(crate) fn certificates(lab: &Path, balancers: usize, backends: usize) -> Result<()> {
     let directory = lab.join("pki");
     let failed = |error: weir_rpc::pki::PkiError| Error::NotReady {
         what: "certificates".into(),
@@ -158,7 +162,7 @@ pub(crate) fn certificates(lab: &Path, balancers: usize, backends: usize) -> Res
     pki::init(&directory, "lab", CERTIFIED_DAYS).map_err(failed)?;
     let issue = |name: String, role, addresses| {
         let request = Request { name, role, addresses, hosts: Vec::new(), days: CERTIFIED_DAYS };
-        pki::issue(&directory, &directory, &request).map_err(failed)
+        pki::issue(&directory, &directory, &request).map(drop).map_err(failed)
     };
     for index in 0..balancers {
         issue(format!("lb{index}"), Role::Balancer, vec![front4(index).into()])?;
@@ -167,7 +171,7 @@ pub(crate) fn certificates(lab: &Path, balancers: usize, backends: usize) -> Res
         let addresses = vec![backend4(index).into(), backend6(index).into()];
         issue(format!("b{index}"), Role::Agent, addresses)?;
     }
-    Ok(directory)
+    Ok(())
 }
 
 /// The arguments of a backend's agent that tells so many balancers.

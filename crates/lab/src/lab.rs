@@ -240,21 +240,31 @@ impl Lab {
                 return Err(Error::Interrupted);
             }
         }
-        let (balancers, backends) = (self.spec.balancers, self.backends.len());
-        let tells = self.spec.agent.as_ref().is_some_and(|agent| agent.tells);
-        let certificates =
-            tells.then(|| agent::certificates(self.home.path(), balancers, backends));
-        let certificates = certificates.transpose()?;
-        for (index, backend) in self.backends.iter().enumerate() {
+        if self.spec.agent.as_ref().is_some_and(|agent| agent.tells) {
+            agent::certificates(self.home.path(), self.spec.balancers, self.backends.len())?;
+        }
+        for backend in &self.backends {
             if self.spec.agent.is_some() {
-                let words = certificates.as_ref().map(|at| agent::telling(at, index, balancers));
-                let words = words.unwrap_or_default();
-                backend.start_agent(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+                self.start_agent(backend)?;
             }
             backend.await_listening()?;
         }
         tracing::debug!("ready after {:?}", started.elapsed());
         Ok(())
+    }
+
+    /// Starts the agent of one of its backends as at first; does nothing if it runs.
+    ///
+    /// # Errors
+    /// As [`Backend::start_agent`].
+    pub fn start_agent(&self, backend: &Backend) -> Result<()> {
+        let telling = self.spec.agent.as_ref().filter(|agent| agent.tells);
+        let words = telling.map(|agent| {
+            let given = agent.given.unwrap_or(self.spec.balancers);
+            agent::telling(&self.home.path().join("pki"), backend.index(), given)
+        });
+        let words = words.unwrap_or_default();
+        backend.start_agent(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Takes the balancer's interface away and gives it a new one of the same name and addresses.

@@ -18,9 +18,9 @@ pub use generated::balancer_server::{Balancer, BalancerServer};
 pub use generated::tables_client::TablesClient;
 pub use generated::tables_server::{Tables, TablesServer};
 pub use generated::{
-    Collect, Collected, Connection, Dump, DumpBegin, DumpEnd, Dumped, Endpoint, Endpoints, Event,
-    Events, FromAgent, FromBalancer, Hello, Kind, Load, Mark, Reached, TableAsked, TablePart,
-    Welcome, from_agent, from_balancer,
+    Balancers, Collect, Collected, Connection, Dump, DumpBegin, DumpEnd, Dumped, Endpoint,
+    Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Kind, Load, Mark, Peer, Reached,
+    TableAsked, TablePart, Welcome, from_agent, from_balancer,
 };
 
 /// The version of what is said: another one does not understand this one.
@@ -40,3 +40,6 @@ pub const MOST_COLLECTED: usize = 1 << 16;
 
 /// Endpoints that an agent is told of, and addresses that it speaks for, at most.
 pub const MOST_ENDPOINTS: usize = 4096;
+
+/// Balancers of a fleet that an agent is told of, at most.
+pub const MOST_BALANCERS: usize = 256;

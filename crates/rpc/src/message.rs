@@ -1,7 +1,8 @@
 //! From messages as they come to what they mean: whoever sent them may be hostile.
 
 use crate::generated as raw;
-use crate::{MOST_ENDPOINTS, MOST_OF_A_MESSAGE, PROTOCOL};
+use crate::tls::server_name;
+use crate::{MOST_BALANCERS, MOST_ENDPOINTS, MOST_OF_A_MESSAGE, PROTOCOL};
 use std::net::IpAddr;
 
 /// What is wrong with a message. The session ends by it.
@@ -77,6 +78,24 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Port there; none: any.
     pub port: Option<u16>,
+}
+
+/// A balancer of a fleet, as another one names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// What it is called.
+    pub name: String,
+    /// Host and port where agents call it; none: that is not known.
+    pub at: Option<(String, u16)>,
+}
+
+/// The balancers of a fleet, as one of them knows them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Balancers {
+    /// What the one that speaks is called.
+    pub own: String,
+    /// All of them.
+    pub peers: Vec<Peer>,
 }
 
 /// The bytes of an address; an IPv4 address that is written as one of IPv6 is one of IPv4.
@@ -237,6 +256,31 @@ pub fn endpoints(said: &raw::Endpoints) -> Result<Vec<Endpoint>, Fault> {
         Ok(Endpoint { id: said.id, address, port: (port != 0).then_some(port) })
     };
     said.endpoint.iter().map(one).collect()
+}
+
+/// The balancers of a list. Nameless ones are left out; where one is that no certificate could name is not known.
+///
+/// # Errors
+/// [`Fault`].
+pub fn balancers(said: &raw::Balancers) -> Result<Balancers, Fault> {
+    few("peer", said.peer.len(), MOST_BALANCERS)?;
+    let named = said.peer.iter().filter(|peer| !peer.name.is_empty());
+    let peers = named.map(|peer| {
+        let port = u16::try_from(peer.port).ok().filter(|port| *port != 0);
+        let at = port.filter(|_| server_name(&peer.host).is_ok());
+        Peer { name: peer.name.clone(), at: at.map(|port| (peer.host.clone(), port)) }
+    });
+    Ok(Balancers { own: said.own.clone(), peers: peers.collect() })
+}
+
+impl From<&Balancers> for raw::Balancers {
+    fn from(all: &Balancers) -> Self {
+        let peer = all.peers.iter().map(|peer| {
+            let (host, port) = peer.at.clone().unwrap_or_default();
+            raw::Peer { name: peer.name.clone(), host, port: port.into() }
+        });
+        Self { own: all.own.clone(), peer: peer.collect() }
+    }
 }
 
 impl From<Endpoint> for raw::Endpoint {

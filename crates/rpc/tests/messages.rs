@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use prost::Message;
 use std::net::IpAddr;
-use weir_rpc::message::{self, Connection, Endpoint, Kind};
+use weir_rpc::message::{self, Connection, Endpoint, Kind, Peer};
 use weir_rpc::{
-    Collected, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load, MOST_BYTES,
-    MOST_OF_A_MESSAGE, PROTOCOL, from_agent, from_balancer,
+    Balancers, Collected, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load,
+    MOST_BALANCERS, MOST_BYTES, MOST_OF_A_MESSAGE, PROTOCOL, from_agent, from_balancer,
 };
 
 /// Looks at all that a message of an agent may mean.
@@ -38,10 +38,12 @@ proptest! {
         if let Ok(said) = FromAgent::decode(&bytes[..]) {
             take(&said);
         }
-        if let Ok(said) = FromBalancer::decode(&bytes[..])
-            && let Some(from_balancer::What::Endpoints(list)) = &said.what
-        {
-            let _ = message::endpoints(list);
+        if let Ok(said) = FromBalancer::decode(&bytes[..]) {
+            match &said.what {
+                Some(from_balancer::What::Endpoints(list)) => drop(message::endpoints(list)),
+                Some(from_balancer::What::Balancers(list)) => drop(message::balancers(list)),
+                _ => {}
+            }
         }
     }
 
@@ -155,4 +157,45 @@ fn what_is_wrong_is_said() {
     // A kind of a later version is passed over.
     let event = vec![Event { kind: 77, connection: None }];
     assert_eq!(message::events(&Events { first: 0, next: 1, event }), Ok(Vec::new()));
+}
+
+/// Who is called by a list is somebody that a certificate can name; the others stay names.
+#[test]
+fn balancers_come_as_they_were_said() {
+    let peer = |name: &str, at: Option<(&str, u16)>| Peer {
+        name: name.into(),
+        at: at.map(|(host, port)| (host.to_owned(), port)),
+    };
+    let peers = vec![
+        peer("lb1", Some(("10.0.0.9", 4479))),
+        peer("lb2", Some(("2001:db8::9", 1))),
+        peer("lb3", Some(("lb.example", u16::MAX))),
+        peer("lb4", None),
+    ];
+    let told = message::Balancers { own: "lb1".into(), peers };
+    let bytes = Balancers::from(&told).encode_to_vec();
+    assert_eq!(message::balancers(&Balancers::decode(&bytes[..]).unwrap()), Ok(told));
+
+    let raw = |name: &str, host: &str, port| weir_rpc::Peer {
+        name: name.into(),
+        host: host.into(),
+        port,
+    };
+    let bad = [("a b", 1), ("", 1), ("http://lb", 1), ("lb", 0), ("lb", 65_536)];
+    let mut list = Balancers { own: "x".into(), peer: vec![raw("", "lb", 1)] };
+    list.peer.extend(bad.map(|(host, port)| raw("y", host, port)));
+    let read = message::balancers(&list).unwrap();
+    assert_eq!(read.peers, vec![peer("y", None); bad.len()]);
+
+    // The largest one fits into a message.
+    let host = format!("{0}.{0}.{0}.{1}", "h".repeat(63), "h".repeat(61));
+    let name = "n".repeat(64);
+    let list = vec![raw(&name, &host, 65_535); MOST_BALANCERS];
+    let mut list = Balancers { own: name.clone(), peer: list };
+    let what = from_balancer::What::Balancers(list.clone());
+    assert!(FromBalancer { what: Some(what) }.encoded_len() <= MOST_BYTES);
+    let read = message::balancers(&list).unwrap();
+    assert!(read.peers.iter().all(|peer| peer.at.is_some()) && read.peers.len() == MOST_BALANCERS);
+    list.peer.push(raw(&name, &host, 1));
+    assert!(message::balancers(&list).unwrap_err().to_string().contains("257"));
 }

@@ -156,6 +156,46 @@ pub enum BenchVerb {
         #[arg(long)]
         json: bool,
     },
+    /// A fleet's change of a pool in simulated time, what agents cost, a replay of theirs at a rate, and a balancer
+    /// that begins while connections live (docs/bench.md).
+    Fleet(FleetOptions),
+}
+
+#[derive(Args, Clone)]
+pub struct FleetOptions {
+    /// Balancers of the fleets that are simulated.
+    #[arg(long, value_delimiter = ',', default_value = "3,100")]
+    pub balancers: Vec<u32>,
+    /// Agents of such a fleet.
+    #[arg(long, value_parser = flows, default_value = "10K")]
+    pub agents: u32,
+    /// Backends of the pool that changes.
+    #[arg(long, default_value_t = 64)]
+    pub backends: u16,
+    /// Connections that every balancer knows there.
+    #[arg(long, value_parser = flows, default_value = "100K")]
+    pub states: u32,
+    /// How long a message is on its way there.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1ms")]
+    pub link: Duration,
+    /// Connections that open in a second in the replay.
+    #[arg(long, value_parser = flows, default_value = "100K")]
+    pub rate: u32,
+    /// Seconds of the replay.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Connections that live when a balancer begins.
+    #[arg(long, value_parser = flows, default_value = "1M")]
+    pub connections: u32,
+    /// Rounds of the simulation, and of what a report costs.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Longest wait for anything that has to come.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2m")]
+    pub patience: Duration,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone)]

@@ -8,31 +8,39 @@
 //! lists all connections, and reads on from where it began to list.
 
 mod dump;
+mod follow;
+mod kept;
 mod kernel;
 mod load;
 mod log;
+mod roster;
 mod session;
 
 pub use load::LoadOf;
 
 use crate::alone::Alone;
 use crate::error::Error;
+use kept::Kept;
 use kernel::{Kernel, ToldOf};
-use session::Session;
+use roster::Roster;
+use session::News;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use weir_rpc::tls::{Files, Identity};
 
 /// The port at which balancers listen for agents, unless another one is given.
 pub const PORT: u16 = 4479;
 /// Changes that are kept for balancers that are away, if nothing else is said: 12 MB of them.
 pub const LOG: usize = 1 << 18;
+/// What sessions have said of balancers and nobody has looked at yet: they wait.
+const NEWS: usize = 64;
 /// A certificate that ends sooner is warned of.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
@@ -40,7 +48,7 @@ const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 pub type Say = fn(fmt::Arguments<'_>);
 
 /// A balancer, as the agent calls it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Balancer {
     /// Its address, or a name of its host: what its certificate must name.
     pub host: String,
@@ -78,7 +86,8 @@ impl fmt::Display for Balancer {
 /// Whom to tell, and as whom.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The balancers that are told, each in a session of its own.
+    /// The balancers that are told, each in a session of its own; and with them those that they name as the others
+    /// of their fleet.
     pub balancers: Vec<Balancer>,
     /// The agent's certificate, which names the backends that it may speak for, and the authority of the
     /// balancers'.
@@ -89,6 +98,8 @@ pub struct Options {
     pub log: usize,
     /// Whether it is this network namespace's agent by that alone: nothing else runs here that is.
     pub alone: bool,
+    /// Where it is kept which balancers others have named; none: nowhere.
+    pub directory: Option<PathBuf>,
 }
 
 /// What the sessions have in common.
@@ -99,6 +110,8 @@ struct Common {
     instance: [u8; 16],
     /// What each session's balancer wants to be told of.
     told: Mutex<HashMap<usize, ToldOf>>,
+    /// What sessions hear of balancers, by the sessions' numbers.
+    news: mpsc::Sender<(usize, News)>,
     say: Say,
 }
 
@@ -107,6 +120,13 @@ impl Common {
     async fn tell(&self, session: usize, wanted: ToldOf) -> Result<(), Error> {
         let mut told = self.told.lock().await;
         told.insert(session, wanted);
+        self.kernel.tell(told.values().flatten().copied().collect()).await
+    }
+
+    /// A session is over for good: what only it wanted is told no more.
+    async fn leave(&self, session: usize) -> Result<(), Error> {
+        let mut told = self.told.lock().await;
+        told.remove(&session);
         self.kernel.tell(told.values().flatten().copied().collect()).await
     }
 }
@@ -137,17 +157,21 @@ impl Speaking {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let system = |source| Error::System { what: "start telling balancers".into(), source };
         let runtime = runtime.map_err(system)?;
-        let (stop, mut stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(false);
+        let mut roster = Roster::new(&options.balancers);
+        let kept = options.directory.as_ref().map(|directory| {
+            let name = options.files.identity()?.name;
+            Ok::<_, Error>(Kept::open(directory, &name, &mut roster))
+        });
+        let kept = kept.transpose()?.map(|(kept, trouble)| {
+            trouble.iter().for_each(|trouble| say(format_args!("warning: {trouble}")));
+            kept
+        });
         let told = Mutex::new(HashMap::new());
-        let common = Arc::new(Common { options, kernel, instance: rand::random(), told, say });
+        let (news, heard) = mpsc::channel(NEWS);
+        let common = Common { options, kernel, instance: rand::random(), told, news, say };
         let tell = move || {
-            runtime.block_on(async {
-                for (number, balancer) in common.options.balancers.iter().enumerate() {
-                    let session = Session::new(number, balancer.clone(), Arc::clone(&common));
-                    tokio::spawn(session.go_on());
-                }
-                let _ = stopped.wait_for(|stopped| *stopped).await;
-            });
+            runtime.block_on(follow::follow(Arc::new(common), roster, kept, heard, stopped));
             runtime.shutdown_timeout(Duration::from_millis(200));
         };
         let thread = std::thread::Builder::new().name("balancers".into()).spawn(tell);

@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use weir_rpc::dial::dial;
-use weir_rpc::message::{self, Connection};
+use weir_rpc::message::{self, Balancers, Connection};
 use weir_rpc::{
     BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
     FromBalancer, Hello, Load, MOST_BYTES, MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL, Reached,
@@ -58,6 +58,15 @@ impl<E: std::error::Error> From<E> for Ended {
     }
 }
 
+/// What is heard of balancers.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The session is open, and this is what the balancer says of its fleet; none: nothing.
+    Says(Option<Balancers>),
+    /// It is over, and is begun again.
+    Lost,
+}
+
 fn ended(why: impl Into<String>) -> Ended {
     Ended(why.into())
 }
@@ -90,6 +99,11 @@ impl Session {
         (self.common.say)(format_args!("balancer {}: {what}", self.balancer));
     }
 
+    /// Tells whoever looks after all sessions.
+    async fn hears(&self, news: News) {
+        let _ = self.common.news.send((self.number, news)).await;
+    }
+
     /// Until the runtime ends.
     pub async fn go_on(self) {
         let (mut wait, mut said) = (AGAIN, String::new());
@@ -98,6 +112,7 @@ impl Session {
             let Err(Ended(why)) = self.once(&mut welcomed).await else { continue };
             if welcomed {
                 (wait, said) = (AGAIN, String::new());
+                self.hears(News::Lost).await;
             }
             // The same every few seconds would fill a disc.
             if why != said {
@@ -164,7 +179,9 @@ impl Session {
             return Err(ended("it does not welcome the agent"));
         };
         message::same_version(welcome.protocol)?;
+        let balancers = welcome.balancers.as_ref().map(message::balancers).transpose()?;
         *welcomed = true;
+        self.hears(News::Says(balancers)).await;
         let endpoints = HashMap::new();
         let look = Look::now();
         let mut open = Open { of: self, to, list: 0, endpoints, cursor: None, look };
@@ -243,6 +260,10 @@ impl Open<'_> {
                     .await
             }
             Some(from_balancer::What::Collect(collect)) => self.collect(collect.number).await,
+            Some(from_balancer::What::Balancers(list)) => {
+                self.of.hears(News::Says(Some(message::balancers(&list)?))).await;
+                Ok(())
+            }
             // Of a later version.
             Some(from_balancer::What::Welcome(_)) | None => Ok(()),
         }

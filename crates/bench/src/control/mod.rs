@@ -11,8 +11,8 @@
 //! half of the new flows tell whether it serves.
 
 mod measure;
-mod plan;
-mod world;
+pub(crate) mod plan;
+pub(crate) mod world;
 
 use crate::Result;
 use crate::error::demand;

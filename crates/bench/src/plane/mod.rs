@@ -200,7 +200,7 @@ impl Reads {
 
 /// What the calling thread has used of its processor so far: other work takes the processor away, but not
 /// from the account.
-fn used() -> Duration {
+pub(crate) fn used() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -4,8 +4,10 @@
 //! it says of any other is refused, and counted. A backend is *told of* from the end of its agent's first dump
 //! until its agent has been lost for a while (docs/agent.md).
 
+mod peers;
 mod status;
 
+pub(super) use peers::place;
 pub use status::AgentStatus;
 
 use super::service::{PoolMember, ServiceRuntime};
@@ -44,6 +46,8 @@ pub enum Order {
     Dump,
     /// Say what has happened, and then what is half-open, in an answer of this number.
     Collect(u64),
+    /// These are the balancers of the fleet.
+    Balancers(weir_rpc::Balancers),
 }
 
 /// An agent that calls, with what TLS says of it.
@@ -218,6 +222,8 @@ pub(super) struct Agents {
     own_host: Option<String>,
     /// Whether its certificate is good for calling others, once it was read.
     calls: Option<bool>,
+    /// The balancers of the fleet, for agents.
+    peers: peers::Peers,
 }
 
 /// What an endpoint is called: its backend, which services do not share.
@@ -312,10 +318,8 @@ impl<P: Plane> Engine<P> {
         let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
         self.agents.own_ends = own.as_ref().map(|own| own.ends);
         self.agents.calls = own.as_ref().map(|own| own.usage.client);
-        self.agents.own_host = own.and_then(|own| {
-            let address = own.addresses.first().map(ToString::to_string);
-            address.or_else(|| own.hosts.first().cloned())
-        });
+        let listen = wanted.as_ref().map(|wanted| wanted.listen.ip());
+        self.agents.own_host = own.zip(listen).and_then(|(own, listen)| peers::host(&own, listen));
         if let Some(listener) = &self.agents.listener {
             listener.send_replace(wanted);
         }
@@ -326,7 +330,7 @@ impl<P: Plane> Engine<P> {
         self.agents.calls != Some(false)
     }
 
-    /// By which others call this balancer where it listens at all addresses.
+    /// By which others call this balancer, by its certificate.
     pub(super) fn own_host(&self) -> Option<&str> {
         self.agents.own_host.as_deref()
     }
@@ -543,6 +547,7 @@ impl<P: Plane> Engine<P> {
             resume: next.is_some(),
             have: next.unwrap_or(0),
             endpoints: Some(list(number, &places)),
+            balancers: self.balancers(),
         };
         let speaker = Speaker {
             since: Instant::now(),
@@ -895,6 +900,7 @@ impl<P: Plane> Engine<P> {
                 self.agents.lose(session);
             }
         }
+        self.tell_balancers();
         self.follow_told();
         self.await_agents();
         self.ask_again();

@@ -16,12 +16,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ack, Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
+use weir_fleet::{Ack, Ask, FLIGHT, FleetError, Pools, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
-/// No packet takes longer from a balancer to a backend, and into its kernel's tables.
-const FLIGHT: Duration = Duration::from_millis(20);
 /// Agents that have not said in so long what has begun are not waited for.
 /// A test is as slow as its machine.
 const COLLECT_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 15_000 } else { 300 });
@@ -204,21 +202,6 @@ fn shares_of(service: &ServiceRuntime) -> Vec<Share> {
     let mut shares: Vec<Share> = members.collect();
     shares.sort_by(|one, other| one.name.cmp(&other.name));
     shares
-}
-
-/// The balancers that have not come to a stage, of those that have to. A step begins with all that live; who comes
-/// later takes no packets before it is over.
-fn missing(report: &Report, step: &Step) -> Vec<String> {
-    let at = |name: &String, id: &str| {
-        let ack = report.acks.get(name).filter(|ack| ack.id == id && ack.step == step.id());
-        ack.map(|ack| ack.stage)
-    };
-    let waits = report.balancers.iter().filter(|(name, sign)| match at(name, &sign.id) {
-        Some(stage) => stage < step.stage,
-        // It may take packets, and follows.
-        None => step.stage == Stage::Prepare || sign.steps && step.stage < Stage::Commit,
-    });
-    waits.map(|(name, _)| name.clone()).collect()
 }
 
 impl<P: Plane> Engine<P> {
@@ -853,7 +836,7 @@ impl<P: Plane> Engine<P> {
             waits_for: if over {
                 Vec::new()
             } else {
-                fleet.with_report(|report| missing(report, step))
+                fleet.with_report(|report| step.missing(report))
             },
             why: fleet.stepping.why.clone(),
         })

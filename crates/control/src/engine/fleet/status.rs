@@ -1,5 +1,6 @@
 //! What a balancer says of itself to its fleet, and what it can tell of the others.
 
+use super::super::agents::place;
 use super::{Fleet, ServiceRuntime, now};
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
@@ -118,6 +119,7 @@ impl<P: Plane> Engine<P> {
                 && !self.is_learning()
                 && self.can_get_tables(),
             tables: self.tables_at(),
+            agents: self.called_at().map(|(host, port)| place(&host, port)),
             wait_for_table: self.wait_for_table(),
             trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
         }

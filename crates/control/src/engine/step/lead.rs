@@ -3,7 +3,7 @@
 use super::super::fleet::FleetNews;
 use super::super::service::ServiceRuntime;
 use super::super::{Command, Engine};
-use super::{COMMIT_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, missing, shares_of};
+use super::{COMMIT_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, shares_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tracing::{debug, warn};
@@ -31,7 +31,7 @@ impl<P: Plane> Engine<P> {
             None if step.as_ref().is_some_and(|step| fleet.stepping.over != Some(step.id())) => {}
             None => self.begin_step(step.as_deref(), term),
             Some(step) => {
-                let mut missing = fleet.with_report(|report| missing(report, step));
+                let mut missing = fleet.with_report(|report| step.missing(report));
                 // It builds of what it knows: not before it knows all.
                 let asked = fleet.stepping.acked == Some((step.id(), Stage::Collect));
                 let shares = step.next.keys().any(|name| self.has_shared(name));

@@ -2,21 +2,23 @@
 //! an agent is lost.
 
 use super::super::agents::WAITING;
+use super::super::fleet::Fleet;
 use super::*;
 use crate::config::{Agents, States};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tokio::sync::mpsc;
-use weir_fleet::Share;
-use weir_rpc::Endpoints;
+use tokio::sync::{mpsc, watch};
+use weir_fleet::{Cache, Report, Share, Sign};
 use weir_rpc::message::{Connection, Kind};
+use weir_rpc::{Balancers, Endpoints};
 
 /// An agent of a backend, as the engine hears it.
 struct Agent {
     session: u64,
     instance: [u8; 16],
     endpoints: Endpoints,
+    balancers: Option<Balancers>,
     next: u64,
     resumed: bool,
     orders: mpsc::Receiver<Order>,
@@ -71,9 +73,10 @@ impl World {
         self.engine.handle(Command::AgentCalls(Box::new(newcomer), reply));
         let welcome = answer.try_recv().expect("answered").expect("welcome");
         let endpoints = welcome.endpoints.expect("a list");
-        let (next, resumed) = (welcome.have, welcome.resume);
+        let (next, resumed, balancers) = (welcome.have, welcome.resume, welcome.balancers);
         let instance = [instance; 16];
-        Agent { session, instance, endpoints, next, resumed, orders: heard, ended }
+        let orders = heard;
+        Agent { session, instance, endpoints, balancers, next, resumed, orders, ended }
     }
 
     fn says(&mut self, agent: &Agent, said: Said) -> Result<(), String> {
@@ -249,6 +252,47 @@ fn what_agents_fail_to_report_is_in_status_and_metrics() {
     world.engine.services.get_mut("a").expect("there").young.untold = 3;
     assert_eq!(count(&world), 3);
     assert!(world.warnings().iter().any(|one| one.contains("packets of 3 connections were seen")));
+}
+
+/// Agents hear of all balancers of a fleet when they call, and whenever those are others.
+#[test]
+fn agents_hear_of_the_other_balancers() {
+    let (mut world, _clock) = world("concury", 1_000, 1_000);
+    assert_eq!(world.call(1, 1, 1).balancers, None, "it is of no fleet");
+    let cache = Cache { id: "1".into(), document: None, step: None };
+    let (own, notes) = (String::new(), Vec::new());
+    let begun = Begun { cache, step: None, own, joined: true, notes };
+    let mut fleet = Fleet::new(begun, &world.directory.path().join("weir.toml"));
+    let (asks, _asked) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    let (sender, _commands) = channel(16).expect("descriptors");
+    fleet.keep_by(asks, sign, reported, sender);
+    world.engine.fleet = Some(fleet);
+    let mut agent = world.call(2, 2, 2);
+    assert_eq!(agent.balancers, None, "the store was not heard yet");
+    report.send_modify(|report| {
+        report.reachable = true;
+        let there = Sign { agents: Some("10.0.0.2:80".into()), ..Sign::default() };
+        report.balancers.insert("other".into(), there);
+    });
+    let own = world.engine.config.balancer.name.clone();
+    let places = |list: &Balancers| -> Vec<String> {
+        let one = |one: &weir_rpc::Peer| format!("{} {}:{}", one.name, one.host, one.port);
+        assert_eq!(list.own, own);
+        list.peer.iter().map(one).collect()
+    };
+    let here = format!("{own} 127.0.0.1:4479");
+    world.engine.look_at_agents();
+    let Ok(Order::Balancers(list)) = agent.orders.try_recv() else { panic!("it is told") };
+    assert_eq!(places(&list), [&here, "other 10.0.0.2:80"]);
+    world.engine.look_at_agents();
+    assert!(agent.orders.try_recv().is_err(), "once is enough");
+    assert_eq!(world.call(3, 3, 3).balancers, Some(list));
+    report.send_modify(|report| report.balancers.clear());
+    world.engine.look_at_agents();
+    let Ok(Order::Balancers(list)) = agent.orders.try_recv() else { panic!("it is told") };
+    assert_eq!(places(&list), [here]);
 }
 
 /// In step with other balancers: whose a connection is that two agents have named one after the other.

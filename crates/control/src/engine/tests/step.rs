@@ -504,6 +504,7 @@ impl Fleet {
                 Order::Collect(number) => {
                     session.words.push_back(Word::Collected(number, of(Phase::HalfOpen)));
                 }
+                Order::Balancers(_) => {}
             }
         }
         let endpoint = session.endpoints.endpoint.first().map(|endpoint| endpoint.id);

@@ -306,7 +306,7 @@ fn print_service(service: &ServiceStatus) {
                 None => backend.address.to_string(),
             },
             backend.state.clone(),
-            crate::out::weight(backend),
+            weir_watch::weight(backend),
             backend.states.map_or("-".into(), |n| n.to_string()),
             backend.flows.to_string(),
             backend.packets.to_string(),

@@ -14,14 +14,12 @@ mod init;
 mod lab;
 mod manual;
 mod out;
-mod pcapng;
 mod pki;
 mod plan;
 mod reproduce;
 mod sim;
 mod snapshot;
 mod source;
-mod top;
 mod trace;
 mod user_plane;
 
@@ -123,7 +121,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
         Verb::Source { verb, instance, json } => done(source::run(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
-        Verb::Top { instance, interval } => done(top::run(instance, interval)),
+        Verb::Top { instance, interval } => done(weir_watch::run(instance.client(), interval)),
         Verb::Apply { file, instance, break_connections, expect, json } => {
             done(history::apply(instance, &file, break_connections, expect, json))
         }

@@ -10,7 +10,6 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process;
-use weir_control::engine::BackendStatus;
 
 /// The status of a command whose reader has gone: 128 + SIGPIPE.
 pub const READER_GONE: i32 = 141;
@@ -23,16 +22,6 @@ pub fn text(text: impl Display) {
 /// Prints a text and ends the line.
 pub fn line(text: impl Display) {
     write(format_args!("{text}\n"));
-}
-
-/// A backend's weight, with what it counts now where that is something else.
-pub fn weight(backend: &BackendStatus) -> String {
-    let BackendStatus { weight, effective_weight, .. } = backend;
-    if (effective_weight - f64::from(*weight)).abs() < 0.005 {
-        weight.to_string()
-    } else {
-        format!("{weight} ({effective_weight:.2})")
-    }
 }
 
 /// Prints a value as JSON.

@@ -581,7 +581,7 @@ const BY_THE_CALENDAR: [&str; 20] = [
     "control/src/engine/fleet.rs",
     "control/src/history.rs",
     "weir/src/history.rs",
-    "weir/src/top.rs",
+    "watch/src/screen.rs",
     // When maintenance begins and ends, as an operator asks for it.
     "control/src/config/maintenance.rs",
     "control/src/engine/maintenance.rs",
@@ -607,7 +607,7 @@ fn no_decision_is_made_by_a_clock_that_can_be_set() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let clocks = ["SystemTime", "UNIX_EPOCH", "CLOCK_REALTIME", "gettimeofday", "libc::time("];
     let kernel = ["bpf_ktime_get_tai_ns", "bpf_ktime_get_real"];
-    let parts = "hash wire lookup placement steering plane dataplane control";
+    let parts = "hash wire lookup placement steering plane dataplane control watch";
     let parts = parts.split(' ').map(|part| root.join("crates").join(part));
     let mut open: Vec<PathBuf> = parts.chain([root.join("weir/src")]).collect();
     let (mut read, mut found) = (0, Vec::new());

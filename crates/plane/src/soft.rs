@@ -91,6 +91,8 @@ pub struct Soft {
     pub meanwhile: Vec<Vec<u8>>,
     /// What became of them.
     pub came: Vec<Outcome>,
+    /// Memory of another size, and looking at packets, are prepared on another thread, as the kernel's are.
+    pub takes_time: bool,
     /// What goes on between the steps of whoever changes it.
     pub between: Between,
     demand: Demand,

@@ -104,30 +104,3 @@ impl fmt::Display for ServiceId {
         self.0.fmt(f)
     }
 }
-
-/// A Dcode: what Concury's lookup answers, and its place in the DIP array (Concury, section 5.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
-#[repr(transparent)]
-pub struct Dcode(pub u16);
-
-impl Dcode {
-    /// Its place in the DIP array.
-    #[inline(always)]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl From<Dcode> for usize {
-    #[inline(always)]
-    fn from(code: Dcode) -> Self {
-        Self::from(code.0)
-    }
-}
-
-impl From<Dcode> for u32 {
-    #[inline(always)]
-    fn from(code: Dcode) -> Self {
-        Self::from(code.0)
-    }
-}

@@ -47,7 +47,7 @@ pub use activity::{
 pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
 pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide, decide_by};
 pub use forwarder::{Forwarder, Parts, Steer};
-pub use ids::{BackendId, Dcode, ServiceId};
+pub use ids::{BackendId, ServiceId};
 pub use memory::{
     Echoes, Event, EventKind, First, Former, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS,
     SoftMemory, TrackedFlow, seen_tag,

@@ -32,6 +32,7 @@ mod maintenance;
 mod methods;
 mod places;
 mod prefixes;
+mod refusals;
 mod reload;
 mod shares;
 mod sources;

@@ -1,5 +1,6 @@
 //! Where plain packets go, by tables as they stand in the kernel's memory. The twin of the ways of such
-//! packets in `bpf/methods`: what reads of one packet wait for, those of the others do not.
+//! packets in `bpf/methods`: what reads of one packet wait for, those of the others do not. Of each packet it says
+//! what the method's `decide` says, or nothing (`crates/dataplane/tests/beside.rs`).
 
 use super::Plain;
 use crate::ports::BURST;

@@ -66,11 +66,33 @@ pub enum Operation {
     OwnMacs,
     /// Attach to interfaces.
     Attach,
+    /// Make memory of another size, which takes its time.
+    PrepareResize,
+    /// Have another program see what is not its own.
+    HandOn,
+    /// Say how frames leave by interfaces.
+    SetDevices,
+    /// Name the members of bonds.
+    SetMembers,
+    /// Read what routers have said of ways.
+    ReadPaths,
+    /// Count what was lost on its way out.
+    ReadLost,
+    /// Forget where frames for a backend went.
+    ForgetHop,
+    /// Make what looks at packets, which takes its time.
+    PrepareTrace,
+    /// Look at packets.
+    Trace,
+    /// Go on looking.
+    KeepTracing,
+    /// Look no more.
+    EndTrace,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 40] = [
         Self::SetFlags,
         Self::Grace,
         Self::Drain,
@@ -100,6 +122,17 @@ impl Operation {
         Self::PutAside,
         Self::OwnMacs,
         Self::Attach,
+        Self::PrepareResize,
+        Self::HandOn,
+        Self::SetDevices,
+        Self::SetMembers,
+        Self::ReadPaths,
+        Self::ReadLost,
+        Self::ForgetHop,
+        Self::PrepareTrace,
+        Self::Trace,
+        Self::KeepTracing,
+        Self::EndTrace,
     ];
 }
 

@@ -1,7 +1,7 @@
 //! The plane of memory as updates and the control plane see it: what they ask, and what it refuses.
 
 use super::{Bounds, Operation, Soft, SoftError};
-use crate::by_id::IdRoutes;
+use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::MappingRules;
@@ -11,13 +11,16 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, PrepareResize,
-    SeenFlows, TooManyMacs, Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Outcomes, Plane, PrepareResize,
+    SeenFlows, TooManyMacs, TrackedFlows, Translations,
 };
 use crate::sources::SourceTable;
+use crate::trace::{PrepareTrace, Sample, Samples, TraceCounts, Wanted};
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
@@ -26,7 +29,7 @@ use weir_steering::{
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
-use weir_wire::FlowKey;
+use weir_wire::{FlowKey, map_address};
 
 impl update::Plane for Soft {
     type Error = SoftError;
@@ -228,6 +231,15 @@ impl Plane for Soft {
         Ok(Some(Box::new(|| Ok(Box::new(()) as Box<dyn Any + Send>))))
     }
 
+    /// What is refused is refused on the other thread.
+    fn prepare_resize(&self, _: &Limits) -> Result<Option<PrepareResize<SoftError>>, SoftError> {
+        let asked = self.ask(Operation::PrepareResize);
+        if !self.takes_time {
+            return asked.map(|()| None);
+        }
+        Ok(Some(Box::new(move || asked.map(|()| Box::new(()) as Box<dyn Any + Send>))))
+    }
+
     fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         let at = at.into();
@@ -327,6 +339,7 @@ impl Plane for Soft {
         service: ServiceId,
         source: &[u8; 16],
     ) -> Result<Option<FlowRoom>, SoftError> {
+        self.ask(Operation::LookUp)?;
         let room = |caps| self.buckets.borrow().room(service, caps, source, self.nanoseconds);
         Ok(self.caps.get(&service).map(room))
     }
@@ -399,6 +412,16 @@ impl Plane for Soft {
     fn returned(&self) -> Result<Returned, SoftError> {
         self.ask(Operation::ReadCounters)?;
         Ok(self.counters.returned)
+    }
+
+    fn id_outcomes(&self) -> Result<IdOutcomes, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(IdOutcomes::new())
+    }
+
+    fn tracked_flows(&self, _: ServiceId) -> Result<TrackedFlows, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(TrackedFlows::default())
     }
 
     fn services(&self) -> Vec<(Listen, ServiceId)> {
@@ -662,5 +685,72 @@ impl Plane for Soft {
         let generic = how == Attachment::Generic;
         let attached = |name: &String| Attached { interface: name.clone(), generic };
         Ok(interfaces.iter().map(attached).collect())
+    }
+
+    fn hand_on(&mut self, _: Option<&Path>) -> Result<(), SoftError> {
+        self.ask(Operation::HandOn)
+    }
+
+    fn set_devices(&mut self, _: &[Device]) -> Result<(), SoftError> {
+        self.ask(Operation::SetDevices)
+    }
+
+    fn set_members(&mut self, _: &[u32]) -> Result<(), SoftError> {
+        self.ask(Operation::SetMembers)
+    }
+
+    fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, SoftError> {
+        self.ask(Operation::ReadPaths)?;
+        let known = self.paths.lower(&map_address(to), 0, self.nanoseconds);
+        Ok((known > 0).then_some(known))
+    }
+
+    fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, SoftError> {
+        self.ask(Operation::ReadLost).map(|()| None)
+    }
+
+    fn forget_hop(&mut self, _: BackendId) -> Result<(), SoftError> {
+        self.ask(Operation::ForgetHop)
+    }
+
+    fn prepare_trace(&self) -> Result<Option<PrepareTrace>, SoftError> {
+        self.ask(Operation::PrepareTrace)?;
+        let nothing = || Ok(Box::new(()) as Box<dyn Any + Send>);
+        Ok(self.takes_time.then(|| Box::new(nothing) as PrepareTrace))
+    }
+
+    /// Of which nothing is ever told.
+    fn trace(
+        &mut self,
+        _: Box<dyn Any + Send>,
+        _: &Wanted,
+    ) -> Result<Option<Box<dyn Samples>>, SoftError> {
+        self.ask(Operation::Trace)?;
+        Ok(Some(Box::new(Nothing)))
+    }
+
+    fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, SoftError> {
+        self.ask(Operation::KeepTracing)?;
+        Ok(self.takes_time.then(TraceCounts::default))
+    }
+
+    fn end_trace(&mut self) -> Result<(), SoftError> {
+        self.ask(Operation::EndTrace)
+    }
+}
+
+/// No packet is ever told of.
+struct Nothing;
+
+impl Samples for Nothing {
+    fn follow(
+        self: Box<Self>,
+        patience: Duration,
+        take: &mut dyn FnMut(Option<Sample>) -> bool,
+    ) -> std::io::Result<()> {
+        while take(None) {
+            std::thread::sleep(patience);
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Performs the actions of updates: one driver for every data plane.
 
 use super::machine::{Action, Update};
+use super::perform::{self, Perform, Progress};
 use super::pins::Pins;
 use super::plane::{Built, Failure, Judgement, Plane, Services};
 use crate::ids::{BackendId, ServiceId};
@@ -56,13 +57,17 @@ impl<F> Lane<F> {
         Self { service, update, built: None, full: None, published: false, left: 0, failure: None }
     }
 
+    fn done(&mut self) {
+        self.update.took(Progress::Done);
+    }
+
     fn give_up(&mut self, failure: F) {
-        self.update.give_up();
+        self.update.took(Progress::Refused);
         self.failure.get_or_insert(failure);
     }
 
     fn failed(&mut self, failure: F) {
-        if self.update.failed() {
+        if self.update.took(Progress::Failed) {
             self.failure.get_or_insert(failure);
         }
     }
@@ -284,31 +289,22 @@ impl<P, S> Driver<P, S> {
             _ => false,
         };
         let from = self.next.min(self.lanes.len());
-        if let Some(after) = self.lanes[from..].iter().position(alone) {
-            let at = from + after;
-            self.next = at;
-            let lane = &mut self.lanes[at];
-            let action = lane.update.action()?;
-            match action {
-                Action::SetFlags { record, pending } => set_flags(lane, plane, record, pending),
-                _ => self.publish(at, plane, services),
+        let at = if let Some(after) = self.lanes[from..].iter().position(alone) {
+            self.next = from + after;
+            self.next
+        } else {
+            // What all share is what gives lanes actions of their own again.
+            self.next = 0;
+            let shared = [Action::Collect, Action::Retire, Action::Grace, Action::Settle];
+            let first = |action: &Action| {
+                self.lanes.iter().position(|lane| lane.update.action() == Some(*action))
+            };
+            match shared.iter().find_map(first) {
+                Some(at) => at,
+                None => return self.give_up_one(services),
             }
-            return Some(action);
-        }
-        // What all share is what gives lanes actions of their own again.
-        self.next = 0;
-        let shared = [Action::Collect, Action::Retire, Action::Grace, Action::Settle];
-        let comes = |action: &Action| self.lanes.iter().any(|l| l.update.action() == Some(*action));
-        let Some(action) = shared.into_iter().find(comes) else {
-            return self.give_up_one(services);
         };
-        match action {
-            Action::Collect => self.collect(plane, services),
-            Action::Retire => self.retire(plane, services),
-            Action::Settle => self.settle(plane, services),
-            _ => self.grace(plane),
-        }
-        Some(action)
+        perform::step(&mut Turn { driver: self, at, plane, services }).map(|(action, _)| action)
     }
 
     /// The lanes that have come to an action.
@@ -326,7 +322,7 @@ impl<P, S> Driver<P, S> {
 
     fn grace(&mut self, plane: &mut impl Plane<Error = P>) {
         match plane.grace() {
-            Ok(()) => self.at(Action::Grace).for_each(|lane| lane.update.done()),
+            Ok(()) => self.at(Action::Grace).for_each(Lane::done),
             Err(error) => self.all_failed(Action::Grace, error),
         }
     }
@@ -341,7 +337,7 @@ impl<P, S> Driver<P, S> {
             Ok(refused) => {
                 for lane in self.at(action) {
                     match refused.get(&lane.service) {
-                        None => lane.update.done(),
+                        None => lane.done(),
                         Some(source) => {
                             lane.give_up(Failure::Service { action, source: source.clone() });
                         }
@@ -427,7 +423,7 @@ impl<P, S> Driver<P, S> {
                 self.pins.insert(service, next);
                 self.doubtful.remove(&service);
                 lane.published = true;
-                lane.update.done();
+                lane.done();
             }
             Err(error) => {
                 let full = D::is_full(&error);
@@ -463,7 +459,7 @@ impl<P, S> Driver<P, S> {
         }
         for lane in self.lanes.iter_mut().filter(|lane| retiring.contains(&lane.service)) {
             plane.retire(lane.service);
-            lane.update.done();
+            lane.done();
         }
         self.retired += 1;
     }
@@ -548,25 +544,60 @@ impl<P, S> Driver<P, S> {
             let frozen = lane.update.is_frozen();
             lane.left = left.get(&lane.service).copied().filter(|_| !frozen).unwrap_or(0);
             let avoids = lane.update.has_failed() && services.avoids(lane.service);
-            match avoids || services.keeps_off(lane.service) {
-                true => lane.update.settled_avoiding(lane.left),
-                false => lane.update.settled(lane.left),
-            }
+            let avoids = avoids || services.keeps_off(lane.service);
+            lane.update.took(Progress::Settled { left: lane.left, avoids });
         }
     }
 }
 
-fn set_flags<P, S>(
-    lane: &mut Lane<Failure<P, S>>,
-    plane: &mut impl Plane<Error = P>,
-    record: bool,
-    pending: bool,
-) {
-    match plane.set_flags(lane.service, record, pending) {
-        Ok(()) => lane.update.done(),
-        Err(error) => {
-            let action = Action::SetFlags { record, pending };
-            lane.failed(Failure::Plane { action, source: Arc::new(error) });
+/// An action of a pass: of one lane, or of all that have come to it, of which `at` is the first. Each lane
+/// is told what became of its own, as a failure has a reason.
+struct Turn<'a, D: Plane, T: Services> {
+    driver: &'a mut Driver<D::Error, T::Error>,
+    at: usize,
+    plane: &'a mut D,
+    services: &'a mut T,
+}
+
+impl<D: Plane, T: Services> Perform for Turn<'_, D, T> {
+    fn update(&mut self) -> &mut Update {
+        &mut self.driver.lanes[self.at].update
+    }
+
+    fn set_flags(&mut self, record: bool, pending: bool) -> Progress {
+        let lane = &mut self.driver.lanes[self.at];
+        match self.plane.set_flags(lane.service, record, pending) {
+            Ok(()) => lane.done(),
+            Err(error) => {
+                let action = Action::SetFlags { record, pending };
+                lane.failed(Failure::Plane { action, source: Arc::new(error) });
+            }
         }
+        Progress::UnderWay
+    }
+
+    fn grace(&mut self) -> Progress {
+        self.driver.grace(self.plane);
+        Progress::UnderWay
+    }
+
+    fn collect(&mut self) -> Progress {
+        self.driver.collect(self.plane, self.services);
+        Progress::UnderWay
+    }
+
+    fn publish(&mut self) -> Progress {
+        self.driver.publish(self.at, self.plane, self.services);
+        Progress::UnderWay
+    }
+
+    fn retire(&mut self) -> Progress {
+        self.driver.retire(self.plane, self.services);
+        Progress::UnderWay
+    }
+
+    fn settle(&mut self) -> Progress {
+        self.driver.settle(self.plane, self.services);
+        Progress::UnderWay
     }
 }

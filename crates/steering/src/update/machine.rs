@@ -1,9 +1,10 @@
 //! Record, collect, commit: the protocol of an update that loses no flow that is starting.
 //!
-//! A pure state machine. It says what to do next, and is told whether it could be done: by the
+//! A pure state machine. It says what to do next, and is told what became of it. What an action is,
+//! and what follows from its end, is read in one place, [`step`](super::step): by the
 //! [`Driver`](super::Driver) for a data plane of its own, by
-//! [`Coordinator`](crate::residue::Coordinator) for many balancers, and by the model checkers
-//! (tests/interleavings.rs, tests/residue_model.rs).
+//! [`Coordinator`](crate::residue::Coordinator) for many balancers, and by the model of a control
+//! plane that tests/interleavings.rs explores.
 //!
 //! ```text
 //! record    flags RECORD|PENDING on the published table: new flows are noted, and looked up,
@@ -21,7 +22,7 @@
 //!
 //! While PENDING is set a new flow is also noted if its backend is found [down](crate::Memory::is_down), as it
 //! is placed elsewhere then; RECORD has no say in that. So nothing may be found down between *settle* and *clear*;
-//! and if something was since the update has begun, PENDING [stays](Update::settled_avoiding) until another update,
+//! and if something was since the update has begun, PENDING [stays](Progress::Settled) until another update,
 //! whose table leads nowhere that is down.
 //!
 //! Pins go while RECORD is still set, so that a first packet that has just followed one is noted as
@@ -46,6 +47,8 @@
 //! What is left behind then is room of a table or of a pin, or a flag: another update clears it
 //! away, since each begins with flags and a grace period of its own.
 
+use super::perform::Progress;
+
 /// What is done next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Action {
@@ -65,8 +68,8 @@ pub enum Action {
     /// Free the table before the published one, and remove the service's pins that the published
     /// one does not need: all but its [`BuildReport::pinned`](crate::BuildReport::pinned).
     Retire,
-    /// Remove the pending flows that the published table agrees with; then call
-    /// [`Update::settled`] with what is left.
+    /// Remove the pending flows that the published table agrees with; what is left is told
+    /// ([`Progress::Settled`]).
     Settle,
 }
 
@@ -154,8 +157,8 @@ impl Update {
         self.frozen
     }
 
-    /// The action to perform, or `None` when the update has ended. Then call
-    /// [`done`](Self::done), [`settled`](Self::settled) or [`failed`](Self::failed).
+    /// The action to perform, or `None` when the update has ended. What became of it is told to
+    /// [`took`](Self::took).
     pub fn action(&self) -> Option<Action> {
         Some(match self.step {
             Step::Record => Action::SetFlags { record: true, pending: true },
@@ -173,8 +176,29 @@ impl Update {
         })
     }
 
-    /// The action has been performed. For [`Action::Settle`], with nothing left.
-    pub fn done(&mut self) {
+    /// What became of the action. Returns whether it is left out now, as it could not be performed;
+    /// one that failed and is not left out comes again.
+    pub fn took(&mut self, progress: Progress) -> bool {
+        match progress {
+            Progress::UnderWay => return false,
+            Progress::Done => self.done(),
+            Progress::Settled { left, avoids } => {
+                self.settled(left);
+                if avoids && self.step == Step::Clear {
+                    // New flows that are kept from a backend are still noted, and packets go on asking.
+                    self.step = Step::Done;
+                }
+            }
+            Progress::Failed => return self.failed(),
+            Progress::Refused => {
+                self.give_up();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn done(&mut self) {
         self.failures = 0;
         self.step = match self.step {
             Step::Record => Step::FirstGrace,
@@ -193,9 +217,7 @@ impl Update {
         };
     }
 
-    /// [`Action::Settle`] has been performed; with so many pending flows of the service the
-    /// published table still disagrees.
-    pub fn settled(&mut self, left: usize) {
+    fn settled(&mut self, left: usize) {
         if self.step != Step::Settle {
             return;
         }
@@ -207,18 +229,7 @@ impl Update {
         }
     }
 
-    /// As [`settled`](Self::settled); but a backend is down to which the published table may lead, and new flows
-    /// that are kept from it are still noted. Packets go on asking for them after the update.
-    pub fn settled_avoiding(&mut self, left: usize) {
-        self.settled(left);
-        if self.step == Step::Clear {
-            self.step = Step::Done;
-        }
-    }
-
-    /// The action could not be performed, or only in part. Returns whether it is left out now;
-    /// otherwise it comes again.
-    pub fn failed(&mut self) -> bool {
+    fn failed(&mut self) -> bool {
         self.failures += 1;
         if self.step != Step::Publish && self.failures < self.tries {
             return false;
@@ -227,8 +238,7 @@ impl Update {
         true
     }
 
-    /// The action cannot be performed, however often it is tried.
-    pub fn give_up(&mut self) {
+    fn give_up(&mut self) {
         self.failures = 0;
         self.failed = true;
         self.loose |= self.step != Step::Publish;
@@ -245,16 +255,6 @@ impl Update {
             // What is pending stays, and is looked up.
             Step::Stop | Step::ThirdGrace | Step::Settle | Step::Clear | Step::Done => Step::Done,
         };
-    }
-
-    /// The next action as [`action`](Self::action) gives it, taken for performed, but for
-    /// [`Action::Settle`], which waits for [`settled`](Self::settled).
-    pub fn next_action(&mut self) -> Option<Action> {
-        let action = self.action();
-        if self.step != Step::Settle {
-            self.done();
-        }
-        action
     }
 
     /// Goes back to what follows [`Action::Publish`]: the table has had to be published again.

@@ -2,6 +2,7 @@
 //!
 //! - [`Update`] is the protocol, *record, collect, commit*, as a pure state machine: what is done
 //!   next, and what after an action that failed.
+//! - [`step`] performs its next action, on whatever [`Perform`]s it: nobody else reads actions.
 //! - [`Driver`] runs it for many services at once, over a [`Plane`] (a data plane) and the
 //!   [`Services`] (their states and tables).
 //!
@@ -13,9 +14,11 @@
 
 mod driver;
 mod machine;
+mod perform;
 mod pins;
 mod plane;
 
 pub use driver::{Driver, Outcome};
 pub use machine::{Action, Update};
+pub use perform::{Perform, Progress, go_on, step};
 pub use plane::{Built, Failure, Judgement, Plane, Services};

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use weir_steering::{ServiceState, StateKey, TrackedFlow};
 
 /// What a service's file may say between whose lines its connections go on.
-const CARRIED: &[&str] = &[
+pub(super) const CARRIED: &[&str] = &[
     "",
     "idle_timeout = \"7s\"",
     "idle_timeout = \"3h\"\ndcode_bits = 9",
@@ -40,14 +40,14 @@ impl World {
         (format!("{saved:?}"), format!("{written:?}"), all)
     }
 
-    fn lose_leavers(&mut self) {
+    pub(super) fn lose_leavers(&mut self) {
         let there: HashSet<BackendId> =
             self.engine.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
         self.live.retain(|_, backend| there.contains(backend));
     }
 }
 
-fn sorted(vips: &HashMap<VipKey, ServiceId>) -> Vec<(VipKey, ServiceId)> {
+pub(super) fn sorted(vips: &HashMap<VipKey, ServiceId>) -> Vec<(VipKey, ServiceId)> {
     let mut all: Vec<_> = vips.iter().map(|(key, number)| (*key, *number)).collect();
     all.sort_by_key(|one| one.1);
     all

@@ -3,7 +3,7 @@
 use super::agent::{Listing, Request};
 use super::build::Collected;
 use super::message::{Answer, Order, Routes, RowSet, Work};
-use crate::update::{Action, Update};
+use crate::update::{Perform, Progress, Update, go_on};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How balancers that change over one after the other are kept from contradicting each other.
@@ -90,7 +90,7 @@ struct Peer {
     answered: bool,
 }
 
-/// Takes one service's change through all balancers: each [`Action`] of an [`Update`] becomes one
+/// Takes one service's change through all balancers: each [`Action`](crate::Action) of an [`Update`] becomes one
 /// order or several, and an order is over when every balancer has carried it out and let a grace
 /// period pass.
 ///
@@ -360,9 +360,10 @@ impl<K: Copy + Ord, T: Routes<K> + Clone> Coordinator<K, T> {
         let stage = if all { Stage::Open } else { Stage::Refresh };
         self.rows = rows.unwrap_or_default();
         self.update = Update::begin();
-        // Record, which is this order.
-        self.update.next_action();
-        self.give_open(stage, build.base());
+        match stage {
+            Stage::Open => self.perform(build),
+            _ => self.give_open(stage, build.base()),
+        }
     }
 
     fn give_open(&mut self, stage: Stage, base: T) {
@@ -416,14 +417,17 @@ impl<K: Copy + Ord, T: Routes<K> + Clone> Coordinator<K, T> {
                 let base = build.base();
                 let pending = self.collected.pending.iter();
                 let left = pending.filter(|(flow, at)| base.route(flow) != *at).count();
-                self.update.settled(left);
+                self.update.took(Progress::Settled { left, avoids: false });
                 self.perform(build);
             }
             Stage::Clear if matches!(self.work, Some(Work::Stop)) => {
                 self.give(Stage::Clear, Work::Clear);
             }
             Stage::Clear => self.stop_here(),
-            Stage::Open | Stage::Transit | Stage::Collect | Stage::Commit | Stage::Stop => {
+            // Its table was published by this order, and the update has gone on from there.
+            Stage::Commit => self.perform(build),
+            Stage::Open | Stage::Transit | Stage::Collect | Stage::Stop => {
+                self.update.took(Progress::Done);
                 self.perform(build);
             }
         }
@@ -437,51 +441,10 @@ impl<K: Copy + Ord, T: Routes<K> + Clone> Coordinator<K, T> {
         self.collected = Collected::default();
     }
 
-    /// The next action of the update, as orders.
+    /// The next actions of the update, as orders.
     fn perform(&mut self, build: &mut impl Build<K, Table = T>) {
-        match self.update.next_action() {
-            Some(Action::SetFlags { record: true, .. }) => {
-                let base = build.base();
-                self.committed = false;
-                self.give_open(Stage::Open, base);
-            }
-            // Each answer says that a grace period is over. What recording has missed must also
-            // have reached its backend, where it is found.
-            Some(Action::Grace) if self.stage == Stage::Open => self.stage = Stage::Transit,
-            Some(Action::Grace) => self.perform(build),
-            // Nothing is pinned: exceptions are part of the table, and the table before it goes
-            // with the order to stop.
-            Some(Action::Retire) => self.perform(build),
-            Some(Action::Collect) => {
-                self.doubtful = build.doubtful();
-                let doubtful = self.doubtful.iter().map(|(flow, _)| *flow).collect();
-                self.collected = Collected { doubtful, ..Collected::default() };
-                self.asked = self.agents.keys().copied().collect();
-                self.give(Stage::Collect, Work::Gather);
-            }
-            Some(Action::Publish) => {
-                let next = build.next(&self.collected);
-                if self.window == Window::Alone {
-                    build.commit();
-                    self.publish(next);
-                } else {
-                    let hold = self.window == Window::Hold;
-                    self.give(Stage::Prepare, Work::Prepare { next, hold });
-                }
-            }
-            Some(Action::SetFlags { record: false, pending: true }) => {
-                self.give(Stage::Stop, Work::Stop);
-            }
-            Some(Action::Settle) if self.window == Window::Freeze => {
-                self.update.settled(0);
-                self.perform(build);
-            }
-            Some(Action::Settle) => {
-                self.collected = Collected::default();
-                self.give(Stage::Settle, Work::Gather);
-            }
-            Some(Action::SetFlags { .. }) => self.give(Stage::Clear, Work::Clear),
-            None => self.stop_here(),
+        if !go_on(&mut Orders { to: self, build }) {
+            self.stop_here();
         }
     }
 
@@ -509,5 +472,80 @@ impl<K: Copy + Ord, T: Routes<K> + Clone> Coordinator<K, T> {
     fn open_next(&mut self, build: &mut impl Build<K, Table = T>) {
         self.next_epoch();
         self.open(build);
+    }
+}
+
+/// The actions of the update as orders to balancers and requests to agents: one is over when all have answered.
+struct Orders<'a, K, T, B> {
+    to: &'a mut Coordinator<K, T>,
+    build: &'a mut B,
+}
+
+impl<K, T, B> Perform for Orders<'_, K, T, B>
+where
+    K: Copy + Ord,
+    T: Routes<K> + Clone,
+    B: Build<K, Table = T>,
+{
+    fn update(&mut self) -> &mut Update {
+        &mut self.to.update
+    }
+
+    fn set_flags(&mut self, record: bool, pending: bool) -> Progress {
+        if record {
+            self.to.committed = false;
+            self.to.give_open(Stage::Open, self.build.base());
+        } else if pending {
+            self.to.give(Stage::Stop, Work::Stop);
+        } else {
+            self.to.give(Stage::Clear, Work::Clear);
+        }
+        Progress::UnderWay
+    }
+
+    /// Each answer says that a grace period is over. What recording has missed must also have reached its
+    /// backend, where it is found.
+    fn grace(&mut self) -> Progress {
+        if self.to.stage != Stage::Open {
+            return Progress::Done;
+        }
+        self.to.stage = Stage::Transit;
+        Progress::UnderWay
+    }
+
+    fn collect(&mut self) -> Progress {
+        let doubtful = self.build.doubtful();
+        let flows = doubtful.iter().map(|(flow, _)| *flow).collect();
+        self.to.doubtful = doubtful;
+        self.to.collected = Collected { doubtful: flows, ..Collected::default() };
+        self.to.asked = self.to.agents.keys().copied().collect();
+        self.to.give(Stage::Collect, Work::Gather);
+        Progress::UnderWay
+    }
+
+    fn publish(&mut self) -> Progress {
+        let next = self.build.next(&self.to.collected);
+        if self.to.window == Window::Alone {
+            self.build.commit();
+            self.to.publish(next);
+        } else {
+            let hold = self.to.window == Window::Hold;
+            self.to.give(Stage::Prepare, Work::Prepare { next, hold });
+        }
+        Progress::UnderWay
+    }
+
+    /// Nothing is pinned: exceptions are part of the table, and the table before it goes with the order to stop.
+    fn retire(&mut self) -> Progress {
+        Progress::Done
+    }
+
+    fn settle(&mut self) -> Progress {
+        if self.to.window == Window::Freeze {
+            return Progress::Done;
+        }
+        self.to.collected = Collected::default();
+        self.to.give(Stage::Settle, Work::Gather);
+        Progress::UnderWay
     }
 }

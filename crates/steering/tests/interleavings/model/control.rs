@@ -1,11 +1,12 @@
-//! What the control plane does: the actions of [`Update`], a step at a time.
+//! What the control plane does: the actions of [`Update`], as [`go_on`] reads them, a step at a time.
 
 use super::fault::Fault;
 use super::state::{After, Cpu, Entry, Flow, Op, Stage, State};
 use super::text::{flags_text, slot_text};
 use super::{NONE, PENDING, RECORD, Rules, Sink};
 use std::fmt::Write as _;
-use weir_steering::{Action, Flags, Update};
+use weir_steering::update::{Perform, Progress, go_on};
+use weir_steering::{Flags, Update};
 
 impl State {
     /// One step of the control plane, with all its outcomes.
@@ -208,10 +209,8 @@ impl State {
         let left = std::mem::take(&mut self.control.left);
         let down = self.flows.iter().any(|flow| flow.down != NONE);
         let avoids = self.control.kept_off || self.control.update.has_failed() && down;
-        match avoids && rules.fault != Fault::ClearThoughDown {
-            true => self.control.update.settled_avoiding(usize::from(left)),
-            false => self.control.update.settled(usize::from(left)),
-        }
+        let avoids = avoids && rules.fault != Fault::ClearThoughDown;
+        self.control.update.took(Progress::Settled { left: usize::from(left), avoids });
         self.begin_action(rules);
     }
 
@@ -232,51 +231,73 @@ impl State {
 
     /// The action is performed: on to the next one.
     pub(super) fn proceed(&mut self, rules: &Rules) {
-        self.control.update.done();
+        self.control.update.took(Progress::Done);
         self.begin_action(rules);
     }
 
-    /// Asks the protocol for the action to perform, and leaves out what the fault leaves out.
+    /// Begins the action that the protocol wants next.
     pub(super) fn begin_action(&mut self, rules: &Rules) {
-        self.control.op = loop {
-            let Some(action) = self.control.update.action() else {
-                break Op::Rest;
-            };
-            match action {
-                Action::SetFlags { record, pending } => {
-                    let word =
-                        Flags::default().with(Flags::RECORD, record).with(Flags::PENDING, pending);
-                    self.control.after = if record { After::Record } else { After::Stop };
-                    match rules.fault {
-                        Fault::RecordAfterPublish if record => {}
-                        Fault::StopPendingEarly if !record => break Op::SetFlags(0),
-                        _ => break Op::SetFlags(word.0 as u8),
-                    }
-                }
-                Action::Grace => {
-                    let skipped = match self.control.after {
-                        After::Record => rules.fault == Fault::NoFirstGrace,
-                        After::Publish => {
-                            matches!(rules.fault, Fault::NoSecondGrace | Fault::SettleBeforeGrace)
-                        }
-                        After::Stop => {
-                            matches!(rules.fault, Fault::NoThirdGrace | Fault::SettleBeforeGrace)
-                        }
-                    };
-                    if !skipped {
-                        break Op::GraceBegin;
-                    }
-                }
-                Action::Collect => break Op::CollectBegin,
-                Action::Publish => {
-                    self.control.after = After::Publish;
-                    break Op::Build;
-                }
-                Action::Retire if rules.fault == Fault::UnpinLate => {}
-                Action::Retire => break Op::Unpin,
-                Action::Settle => break Op::SettleBegin,
-            }
-            self.control.update.done();
+        if !go_on(&mut Begins { state: self, rules }) {
+            self.control.op = Op::Rest;
+        }
+    }
+}
+
+/// An action begins, whose steps follow; or it is left out, as the fault wants it.
+struct Begins<'a> {
+    state: &'a mut State,
+    rules: &'a Rules,
+}
+
+impl Begins<'_> {
+    fn with(&mut self, op: Op) -> Progress {
+        self.state.control.op = op;
+        Progress::UnderWay
+    }
+}
+
+impl Perform for Begins<'_> {
+    fn update(&mut self) -> &mut Update {
+        &mut self.state.control.update
+    }
+
+    fn set_flags(&mut self, record: bool, pending: bool) -> Progress {
+        let word = Flags::default().with(Flags::RECORD, record).with(Flags::PENDING, pending);
+        self.state.control.after = if record { After::Record } else { After::Stop };
+        match self.rules.fault {
+            Fault::RecordAfterPublish if record => Progress::Done,
+            Fault::StopPendingEarly if !record => self.with(Op::SetFlags(0)),
+            _ => self.with(Op::SetFlags(word.0 as u8)),
+        }
+    }
+
+    fn grace(&mut self) -> Progress {
+        let fault = self.rules.fault;
+        let skipped = match self.state.control.after {
+            After::Record => fault == Fault::NoFirstGrace,
+            After::Publish => matches!(fault, Fault::NoSecondGrace | Fault::SettleBeforeGrace),
+            After::Stop => matches!(fault, Fault::NoThirdGrace | Fault::SettleBeforeGrace),
         };
+        if skipped { Progress::Done } else { self.with(Op::GraceBegin) }
+    }
+
+    fn collect(&mut self) -> Progress {
+        self.with(Op::CollectBegin)
+    }
+
+    fn publish(&mut self) -> Progress {
+        self.state.control.after = After::Publish;
+        self.with(Op::Build)
+    }
+
+    fn retire(&mut self) -> Progress {
+        match self.rules.fault {
+            Fault::UnpinLate => Progress::Done,
+            _ => self.with(Op::Unpin),
+        }
+    }
+
+    fn settle(&mut self) -> Progress {
+        self.with(Op::SettleBegin)
     }
 }

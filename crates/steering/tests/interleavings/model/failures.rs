@@ -4,6 +4,7 @@ use super::fault::Fault;
 use super::state::{Entry, Op, State};
 use super::{NONE, Rules, Sink};
 use weir_steering::Action;
+use weir_steering::update::Progress;
 
 impl State {
     /// The operation under way fails: before it has done anything, or in the middle.
@@ -64,11 +65,11 @@ impl State {
                 return self.proceed(rules);
             }
             _ => {
-                self.control.update.failed();
+                self.control.update.took(Progress::Failed);
             }
         }
         if publishing && rules.fault == Fault::KeepPinsOfDraft {
-            self.control.update.done();
+            self.control.update.took(Progress::Done);
         }
         self.begin_action(rules);
     }

@@ -1,7 +1,6 @@
-//! `weir top`: services, backends and their rates on a terminal, with keys to drain.
+//! Services, backends and their rates on a terminal, with keys to drain.
 
-use crate::cli::Instance;
-use crate::control::{NO_BODY, request};
+use crate::words::weight;
 use anyhow::{Context, bail};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -9,12 +8,14 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_control::api::{Answer, DrainRequest};
+use weir_control::api::{Answer, Client, DrainRequest};
 use weir_control::engine::{BackendStatus, HistoryReport, ServiceStatus, Status};
 use weir_control::history::Entry;
 
@@ -68,7 +69,11 @@ enum Wish {
     Do(Drain),
 }
 
-pub fn run(instance: Instance, interval: Duration) -> anyhow::Result<()> {
+/// Shows an instance, looking every `interval`, until whoever watches has seen enough.
+///
+/// # Errors
+/// If there is no terminal, or the instance does not answer at first.
+pub fn run(instance: Client, interval: Duration) -> anyhow::Result<()> {
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         bail!("weir top needs a terminal; weir status prints the same once, and --json all of it");
     }
@@ -116,18 +121,29 @@ pub fn run(instance: Instance, interval: Duration) -> anyhow::Result<()> {
     result.context("the terminal is gone")
 }
 
-fn look(instance: &Instance) -> anyhow::Result<News> {
-    let status: Status = request(instance.clone(), "GET", "/v1/status", NO_BODY)?;
-    let history: HistoryReport = request(instance.clone(), "GET", "/v1/history", NO_BODY)?;
+/// What an instance answers to one request.
+fn request<T: DeserializeOwned>(
+    instance: &Client,
+    method: &str,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(instance.request(method, path, body))?)
+}
+
+fn look(instance: &Client) -> anyhow::Result<News> {
+    let status: Status = request(instance, "GET", "/v1/status", None::<&()>)?;
+    let history: HistoryReport = request(instance, "GET", "/v1/history", None::<&()>)?;
     let from = history.entries.len().saturating_sub(LINES);
     Ok(News::Status(Box::new(status), history.entries[from..].to_vec()))
 }
 
-fn carry_out(instance: &Instance, drain: &Drain) -> anyhow::Result<String> {
+fn carry_out(instance: &Client, drain: &Drain) -> anyhow::Result<String> {
     let Drain { service, backend, drain } = drain;
     let path = format!("/v1/services/{service}/backends/{backend}/drain");
     let body = DrainRequest { drain: *drain };
-    let answer: Answer = request(instance.clone(), "PUT", &path, Some(&body))?;
+    let answer: Answer = request(instance, "PUT", &path, Some(&body))?;
     Ok(answer.done)
 }
 
@@ -304,7 +320,7 @@ impl Top {
             Cell::from(format!("  {}", backend.name)),
             Cell::from(backend.address.to_string()),
             Cell::from(backend.state.clone()).style(colour),
-            Cell::from(crate::out::weight(backend)),
+            Cell::from(weight(backend)),
             Cell::from(backend.states.map_or("-".into(), |n| n.to_string())),
             Cell::from(short(rate.packets)),
             Cell::from(short(rate.bits)),

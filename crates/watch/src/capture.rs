@@ -53,6 +53,9 @@ pub fn may_create(path: &Path, anew: bool) -> anyhow::Result<()> {
 impl Capture {
     /// Makes the file. One that is there is refused, or written anew if so asked. Pipes and devices lose nothing by
     /// being written to, and are taken as they are.
+    ///
+    /// # Errors
+    /// If it is there, or cannot be written.
     pub fn create(path: &Path, anew: bool) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true);
@@ -70,6 +73,9 @@ impl Capture {
     }
 
     /// Adds a packet, with what became of it in words.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     pub fn add(&mut self, packet: &TracedPacket, words: &str) -> anyhow::Result<()> {
         let rules = packet.rules.join(" ");
         let comment = format!("{words}\nrules: {rules}");
@@ -129,12 +135,18 @@ impl Capture {
     }
 
     /// Has what was added stand in the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         let flushed = self.writer.get_mut().flush();
         flushed.with_context(|| format!("write {}", self.path.display()))
     }
 
     /// No more packets.
+    ///
+    /// # Errors
+    /// If what is left cannot be written.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()
     }

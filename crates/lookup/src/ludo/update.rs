@@ -35,6 +35,17 @@ pub(crate) struct Node {
 ///
 /// Messages of a table are numbered without gaps, so a view notices a message that is lost,
 /// repeated or out of order; bytes carry a digest.
+///
+/// ```
+/// use weir_lookup::{Ludo, LudoUpdate};
+///
+/// let mut table = Ludo::build(20, &[(1u64, 100)], 1)?;
+/// let mut view = table.view().clone();
+/// table.insert(2, 200)?;
+/// view.apply(&LudoUpdate::from_bytes(&table.update().to_bytes())?)?;
+/// assert_eq!(view.get(&2u64), 200);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LudoUpdate {
     pub(crate) table: u64,

@@ -29,6 +29,17 @@ pub enum FiltableKind {
 /// In level 1, a new key's digest and value go into the first slot of a cuckoo path, and what is in
 /// a slot of the path goes to the next; slots are given values, or cleared. In level 2, whole keys
 /// come, change or go. Messages of a table are numbered without gaps; bytes carry a digest.
+///
+/// ```
+/// use weir_lookup::{Filtable, FiltableUpdate, Octets};
+///
+/// let mut table: Filtable<Octets<4>> = Filtable::new(10, 12, 1000, 1);
+/// let mut view = table.view().clone();
+/// table.insert(Octets(*b"name"), 300)?;
+/// view.apply(&FiltableUpdate::from_bytes(&table.update().to_bytes())?)?;
+/// assert_eq!(view.get(&Octets(*b"name")), Some(300));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FiltableUpdate<K> {
     pub(super) table: u64,

@@ -19,6 +19,17 @@ pub enum BloomKind {
 
 /// One change of a [`BloomFeed`], for its views. Messages of a filter are numbered without gaps;
 /// bytes carry a digest.
+///
+/// ```
+/// use weir_lookup::{BloomFeed, BloomUpdate};
+///
+/// let mut feed = BloomFeed::new(1000, 10.0, 1);
+/// let mut view = feed.view();
+/// feed.insert(&7u64);
+/// view.apply(&BloomUpdate::from_bytes(&feed.update().to_bytes())?)?;
+/// assert!(view.contains(&7u64));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct BloomUpdate {
     pub(super) table: u64,

@@ -27,6 +27,18 @@ pub enum SetKind {
 /// one side of the key's edge; the plane finds the xor itself, from the two cells, and applies it
 /// to that side. So the control plane need not hold any plane's cells. A deletion names the cells
 /// that no key uses any more. Messages of a plane are numbered without gaps and carry a digest.
+///
+/// ```
+/// use weir_lookup::{OthelloSet, SetUpdate};
+///
+/// let mut set: OthelloSet<u64, u32> = OthelloSet::new(8, 4, 1000, 1);
+/// let mut view = set.export(0, 0, |value| *value);
+/// set.insert(7, 5)?;
+/// let update = set.message(0, 1, |value| *value);
+/// view.apply(&SetUpdate::from_bytes(&update.to_bytes())?)?;
+/// assert_eq!(view.get(&7u64), Some(5));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SetUpdate {
     pub(super) table: u64,

@@ -281,6 +281,8 @@ def fragments():
     book.setup("by_source_own", [B1], of_any_port(affinity="client"), own_macs=[OUR_MAC])
     book.setup("by_source_denied", [B1], of_any_port(affinity="client", deny=["0.0.0.0/0", "::/0"]))
     book.setup("any_port", [B1], of_any_port())
+    book.setup("by_source_beside", [B1, backend(2)],
+               [service(addr, 53, "udp") for addr in (VIP, VIP6)] + of_any_port(affinity="client", backends=["b2"]))
     book.setup("client", [B1], [service(addr, 53, "udp", affinity="client") for addr in (VIP, VIP6)])
     numbers = iter(range(1, 60000))
     for name, body, new in (("tcp", tcp(), False), ("tcp_syn", tcp(flags="S"), True),
@@ -359,6 +361,12 @@ def fragments():
                   takes, sends(later, B1))
         book.case(f"{name}_source_after", "fragment.by_source", "by_source", "With a first one it goes the same way.",
                   begins, sends(later, B1), sends(alien, B1))
+        book.case(f"{name}_source_beside", "fragment.by_first", "by_source_beside",
+                  "Where another service has a port of its own at the address, what the first one has said goes before.",
+                  begins, sends(later, B1))
+        book.case(f"{name}_source_beside_lost", "fragment.by_source", "by_source_beside",
+                  "Without a first one, the service is asked that takes any port.",
+                  sends(later, backend(2), new=True))
         book.case(f"{name}_source_other_host", "host.other", "by_source_own", "A flooded frame is not ours.",
                   drops(Packet(eth(dst="02:00:00:00:00:04"), *later.layers[1:]), "other_host"))
         book.case(f"{name}_source_denied", "sources.denied", "by_source_denied", "A list says whose are taken.",

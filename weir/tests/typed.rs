@@ -41,7 +41,7 @@ const COMMANDS: [&str; 23] = [
 ];
 
 /// Lines that are not typed, by how they begin, and why.
-static NOT_TYPED: [(&str, &str); 37] = [
+static NOT_TYPED: [(&str, &str); 38] = [
     (
         "make ",
         "it is what runs this, or takes half a minute: scripts/test runs a laboratory of each method",
@@ -63,9 +63,10 @@ static NOT_TYPED: [(&str, &str); 37] = [
     ("weir bench maps", "minutes and gigabytes: scripts/test runs it in small"),
     ("weir bench xdp", "minutes and gigabytes: scripts/test runs it in small"),
     ("weir bench control", "minutes: scripts/test runs it in small"),
+    ("weir bench fleet", "minutes: scripts/test runs it in small"),
     ("weir bench checks", "half a minute: scripts/test runs it in small"),
     ("weir agent --config weir.toml --balancer", "a balancer that listens: weir/tests/agents.rs"),
-    ("weir agent --only-tell", "a balancer that listens: weir/tests/agents.rs"),
+    ("weir agent --balancer", "a balancer that listens: weir/tests/agents.rs"),
     ("weir agent --timestamps-only", "goes on until it is ended: weir/tests/agent.rs"),
     (
         "weir backend drain web b2 --wait",

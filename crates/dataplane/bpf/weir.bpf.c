@@ -296,8 +296,13 @@ static __always_inline int balance_later(struct xdp_md *ctx, const struct packet
  * flow then. Not where QUIC ids are asked for first. Global, so that the verifier goes through it once. */
 __noinline int leads_by_source(struct packet *p)
 {
+	__u32 backend;
+
 	if (!p)
 		return 0;
+	/* Another service may have a port of its own at this address: what its first fragment has said goes before. */
+	if (follow_fragment(p, &backend) != REASON_LATER_FRAGMENT)
+		return 0; /* rule: fragment.by_first */
 	/* What read_fragment has left. */
 	__u32 protocol = p->tcp_flags, port = protocol << 16;
 	struct vip *vip = NULL;

@@ -175,6 +175,11 @@ impl Tables {
         self.scattered.is_some()
     }
 
+    /// This service's table found no room in a row, and others could not be moved.
+    pub fn scatter(&mut self, service: ServiceId) {
+        self.scattered = Some(service);
+    }
+
     /// That has been seen to.
     pub fn forget_scattered(&mut self) {
         self.scattered = None;

@@ -420,7 +420,7 @@ fn finish(
             answer.unwrap_or(*other)
         }
         Err(Verdict::Drop(Reason::LaterFragment)) => translated_later(frame, to, memory)
-            .or_else(|| by_source(frame, to, memory))
+            .or_else(|| if is_noted(frame, memory) { None } else { by_source(frame, to, memory) })
             .unwrap_or_else(|| follow(frame, to, memory)),
         Err(other @ Verdict::Pass(Reason::LaterFragment)) => {
             translated_later(frame, to, memory).unwrap_or(*other)
@@ -462,6 +462,12 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
             echo: None,
         },
     }
+}
+
+/// Whether it is known where the first fragment went: another service may have a port of its own at this address.
+fn is_noted(frame: &[u8], memory: &mut impl Memory) -> bool {
+    let first = fragment(frame).and_then(|fragment| memory.fragment(&fragment.key));
+    matches!(first, Some(First::To(_) | First::Kernel))
 }
 
 /// A later fragment needs no first one where its service takes any port, and leads clients by their address: it says

@@ -87,9 +87,17 @@ impl<P: Plane> Engine<P> {
             Err(error) => Err(refused(error)),
         };
         match packed {
-            Ok(()) => info!("tables stand side by side, in memory of the same size"),
+            Ok(()) => {
+                info!("tables stand side by side, in memory of the same size");
+                self.count_anew();
+            }
             Err(error) => error!(%error, "cannot put tables side by side"),
         }
+    }
+
+    /// Counters of connections by prefix begin at 0 with every program.
+    pub(super) fn count_anew(&mut self) {
+        super::tolerate("count connections by prefix", self.count_held());
     }
 
     /// Where the file has a limit, or is to have it.
@@ -104,7 +112,10 @@ impl<P: Plane> Engine<P> {
         let listed = saved || self.services.values().any(|service| !service.listed.is_empty());
         let wanted = wanted(config);
         let list_prefixes = if listed { config.limits.list_prefixes } else { wanted.list_prefixes };
-        let marked_flows = wanted.marked_flows.max(self.states_in_all());
+        // There is no memory for so many, which nobody has asked for: that keeps nothing else from its change.
+        let states = self.states_in_all();
+        let states = if states < self.unmarked { 0 } else { states };
+        let marked_flows = wanted.marked_flows.max(states);
         Limits { list_prefixes, marked_flows, ..wanted }
     }
 
@@ -124,7 +135,10 @@ impl<P: Plane> Engine<P> {
             return;
         }
         match self.resize(&wanted) {
-            Ok(()) => self.unmarked = 0,
+            Ok(()) => {
+                self.unmarked = 0;
+                self.count_anew();
+            }
             Err(error) => {
                 warn!(%error, states, "marks of activity are too few for all connections");
                 self.unmarked = states.saturating_mul(2);

@@ -653,6 +653,8 @@ impl<P: Plane> Engine<P> {
                 warn!("{warning}");
             }
         }
+        // Until here packets may have gone on with another program, which counted for itself.
+        self.count_anew();
         Ok(())
     }
 

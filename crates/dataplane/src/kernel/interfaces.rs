@@ -81,9 +81,20 @@ pub(super) fn count(directory: &Path, entry: BorrowedFd<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// The same if others are counted.
-pub(super) fn follow(directory: &Path, entry: BorrowedFd<'_>) -> Result<(), Error> {
-    if are_counted(directory)? { count(directory, entry) } else { Ok(()) }
+/// The same if others are counted. Packets are led to another program whether that can be or not: returns why it
+/// cannot.
+pub(super) fn follow(directory: &Path, entry: BorrowedFd<'_>) -> Option<String> {
+    let followed = are_counted(directory)
+        .and_then(|counted| if counted { count(directory, entry) } else { Ok(()) });
+    followed.err().map(|error| error.to_string())
+}
+
+/// No packet follows another program than this one any more. What is left behind costs memory, and is let go of
+/// the next time.
+pub(super) fn has_followed(directory: &Path, entry: Option<BorrowedFd<'_>>) {
+    if are_counted(directory).unwrap_or(false) {
+        let _ = leave_others(directory, entry);
+    }
 }
 
 /// The links have this program, and no other: nothing else is counted. None: nothing is.

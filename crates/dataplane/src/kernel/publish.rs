@@ -256,6 +256,7 @@ impl KernelPlane {
                 Ok(Some(number)) => copies.push(number),
                 Ok(None) | Err(_) => {
                     copies.iter().for_each(|number| self.tables.forget_copy(*number));
+                    self.tables.scatter(service);
                     return Ok(false);
                 }
             }
@@ -275,6 +276,9 @@ impl KernelPlane {
         }
         self.grace()?;
         moves.iter().for_each(|one| self.tables.leave(one.service));
+        if !whole {
+            self.tables.scatter(service);
+        }
         Ok(whole)
     }
 

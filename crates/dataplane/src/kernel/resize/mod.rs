@@ -40,6 +40,7 @@ use libbpf_rs::{MapCore, MapHandle, Object};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use weir_plane::Limits;
 use weir_steering::{ELEMENT_BYTES, SEEN_WAYS};
 
@@ -260,6 +261,8 @@ impl KernelPlane {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
+                plane.uncounted = std::mem::take(&mut self.uncounted);
+                plane.held_count = self.held_count;
                 let fronted = self.front.is_some();
                 *self = plane;
                 // Without it all packets are decided by the program, which the control plane says; the next
@@ -300,12 +303,14 @@ impl KernelPlane {
                 Some(front) => front.entry(),
                 None => self.program.entry(),
             };
-            interfaces::follow(directory, entry)?;
+            // A plane in user space would say of what it is given only that it was.
+            let counted = self.front.is_none().then_some(entry);
+            if let Some(why) = counted.and_then(|entry| interfaces::follow(directory, entry)) {
+                *self.uncounted.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+            }
             link::replace_all(directory, entry)?;
             grace()?;
-            if interfaces::are_counted(directory)? {
-                interfaces::leave_others(directory, Some(entry))?;
-            }
+            interfaces::has_followed(directory, counted);
             self.program.forget_others(directory)?;
             let marks = former.marks.take();
             let followed = marks.as_ref().map_or(Ok(()), |marks| self.follow_marks(marks));
@@ -500,7 +505,8 @@ impl Moving {
     fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
         program.keep(&self.directory)?;
-        interfaces::follow(&self.directory, program.entry())?;
+        // Whoever arrives does it again, and says what kept it from that.
+        let _ = interfaces::follow(&self.directory, program.entry());
         link::replace_all(&self.directory, program.entry())?;
         grace()
     }

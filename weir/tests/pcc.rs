@@ -151,6 +151,9 @@ fn jet_breaks_what_nobody_announced() {
     let (lab, balancer) = started(3);
     let mut held = common::hold(&lab, common::WEB4, HELD);
     common::command(&balancer, &format!("backend add web4 b3 {}", weir_lab::topology::backend4(3)));
+    common::eventually("new connections at b3", || {
+        common::spread(&common::hold(&lab, common::WEB4, 50)).contains_key("b3")
+    });
     let broken = common::troubles(&mut held).len();
     println!("{broken} of {HELD} broke");
     // Of 400 draws with one in four, fewer than 56 or more than 150 are less likely than one in 10,000.

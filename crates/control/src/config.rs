@@ -73,6 +73,7 @@ pub use place::{Source, Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
 pub(crate) use tables::Bounds;
+pub(crate) use validate::is_interface_name;
 pub(crate) use vips::places;
 pub use vips::{Ports, Vip, VipError};
 

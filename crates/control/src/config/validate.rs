@@ -353,6 +353,12 @@ fn in_user_space(
     }
 }
 
+/// Whether the kernel would take it as a name of an interface.
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace();
+    !name.is_empty() && name.len() < 16 && !name.contains(bad) && !name.starts_with('.')
+}
+
 /// One connection in so many is followed.
 fn follow_flows(field: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
     let one_in = scope.integer(field, "follow_flows", 0..=MOST_FOLLOWED)?;
@@ -384,8 +390,7 @@ fn interfaces(
     for one in raw.into_inner() {
         let span = one.span();
         let name = one.into_inner();
-        let bad = |c: char| c == '/' || c == ':' || c.is_whitespace();
-        if name.is_empty() || name.len() > 15 || name.contains(bad) || name.starts_with('.') {
+        if !is_interface_name(&name) {
             scope.problem(
                 span,
                 "interfaces",

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::ImportError;
 use super::draft::{Backend, Check, Draft, Fields, Service, quoted, seconds};
-use crate::config::Protocol;
+use crate::config::{Protocol, is_interface_name};
 use words::Item;
 
 /// How IPVS reaches its servers.
@@ -55,9 +55,9 @@ fn vrrp(item: &Item, draft: &mut Draft) {
     draft.note(item.line, text);
     for interface in item.items.iter().filter(|one| one.is("interface")) {
         let name = interface.word(1).to_owned();
-        let good =
-            (1..16).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
-        if good && !name.contains('/') && !draft.interfaces.contains(&name) {
+        if !is_interface_name(&name) {
+            draft.note(interface.line, format!("{name:?} is not an interface name"));
+        } else if !draft.interfaces.contains(&name) {
             draft.interfaces.push(name);
         }
     }

@@ -176,10 +176,11 @@ impl<'a> World<'a> {
         world.kernel.live.set_devices(&devices).expect("there is room");
         setup.backends.iter().for_each(|backend| world.set_backend(backend));
         let standing = world.kernel.standing(setup);
+        // What services begin with is of that time.
+        world.set_messages();
         for at in 0..setup.services.len() {
             world.add_service(at, standing.as_ref().map(|numbers| numbers[at]));
         }
-        world.set_messages();
         world.set_mappings();
         world.set_translations();
         let numbers = world.services.iter().map(|(number, _)| *number).collect();

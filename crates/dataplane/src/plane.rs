@@ -16,8 +16,8 @@ use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
     HeldCounts, Hop, IdOutcomes, IdRoutes, InterfaceCounts, LaneCounters, Limits, Listen, Outcomes,
-    Plane, PrepareResize, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TooManyMacs,
-    TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
+    Plane, PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows, SourceTable,
+    TooManyMacs, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -252,6 +252,13 @@ impl Plane for LivePlane {
     fn prepare_packing(&mut self) -> Result<Option<PrepareResize<Error>>, Error> {
         let Some(making) = self.kernel.packing()? else { return Ok(None) };
         Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
+    }
+
+    fn read_connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Option<ReadConnections<Error>>, Error> {
+        self.kernel.read_connections(service).map(Some)
     }
 
     fn resize_prepared(

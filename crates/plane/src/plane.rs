@@ -27,6 +27,10 @@ use weir_wire::{FlowKey, Reason};
 /// What is done before a plane's memory has another size, and takes its time.
 pub type PrepareResize<E> = Box<dyn FnOnce() -> Result<Box<dyn Any + Send>, E> + Send>;
 
+/// Reads the connections of a service, as [`update::Plane::connections`] does, one by one.
+pub type ReadConnections<E> =
+    Box<dyn FnOnce(&mut dyn FnMut(ServiceState, BackendId)) -> Result<(), E> + Send>;
+
 /// A backend as a plane knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backend {
@@ -244,6 +248,19 @@ pub trait Plane: update::Plane {
         _prepared: Box<dyn Any + Send>,
     ) -> Result<(), Self::Error> {
         self.resize(limits)
+    }
+
+    /// Begins to read [the connections](update::Plane::connections) of a service: returns what is to be called, on
+    /// another thread since it may take seconds, while this plane goes on as usual. It goes by the places and
+    /// the backends of this moment. `None`: it takes no time to speak of.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn read_connections(
+        &self,
+        _service: ServiceId,
+    ) -> Result<Option<ReadConnections<Self::Error>>, Self::Error> {
+        Ok(None)
     }
 
     /// Lets packets find a service there, with the table that it has. Without one they are dropped as

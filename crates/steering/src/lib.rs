@@ -53,8 +53,8 @@ pub use memory::{
     SoftMemory, TrackedFlow, seen_tag,
 };
 pub use method::{
-    Answer, Armed, Build, Built, Drafts, InFleet, Known, Method, Misfit, Needs, Phase, Publish,
-    ServiceConfig, Setting, SettingError, Settings, is_prime, next_prime,
+    Answer, Armed, Build, Built, Drafts, Elsewhere, InFleet, Known, Method, Misfit, Needs, Phase,
+    Publish, ServiceConfig, Setting, SettingError, Settings, is_prime, next_prime,
 };
 pub use methods::concury::{
     BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, NoParcel, Parcel,

@@ -417,6 +417,9 @@ pub struct Known {
     pub seen: u32,
 }
 
+/// Whether a connection is worth [telling](Build::tell_connections), by its flow and its backend.
+pub type Elsewhere<K = StateKey> = Box<dyn FnMut(&K, BackendId) -> bool + Send>;
+
 /// The build face of a method: one service's states, and tables made of them.
 ///
 /// A method that needs no states ([`Needs::states`]) has only to [`build`](Self::build); what it
@@ -527,6 +530,17 @@ pub trait Build<K = StateKey>: Send {
     /// not be put there now: then it is worth [telling](Self::tell_connections) which are left.
     fn asks_for_former(&self) -> bool {
         false
+    }
+
+    /// In the next table packets ask for all flows that the data plane's connection table may have: the service
+    /// gets addresses or ports, of which it may have some of an earlier time that were not
+    /// [told](Self::tell_connections). That table is [due](Self::due).
+    fn ask_again(&mut self) {}
+
+    /// Which connections are worth telling, by the published table; it is asked on another thread. What is
+    /// left out changes nothing.
+    fn elsewhere(&self) -> Elsewhere<K> {
+        Box::new(|_, _| true)
     }
 
     /// Tells which connections of the service the data plane's connection table has at backends that are

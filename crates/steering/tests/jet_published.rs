@@ -424,6 +424,57 @@ fn what_a_look_has_found_ends_with_its_table() {
     assert_eq!(world.broken, 0);
 }
 
+/// An address that was taken away has entries that no look sees. When it comes back, all rows ask, until a look
+/// has seen them.
+#[test]
+fn rows_ask_again_for_what_no_look_has_seen() {
+    for asks in [false, true] {
+        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(8));
+        world.add(Role::Draining);
+        world.publish();
+        world.start(3_000);
+        world.members[9].role = Role::Serving;
+        world.publish();
+        world.tell(Vec::new());
+        assert_eq!(world.asking(), 0.0, "of no connection anything is known");
+        if asks {
+            world.builder.ask_again();
+            assert!(world.builder.due(world.now));
+            world.publish();
+            assert!(!world.builder.due(world.now), "once");
+            assert_eq!(world.asking(), 1.0);
+            world.look();
+            assert!((0.01..0.2).contains(&world.asking()), "{}", world.asking());
+        }
+        world.packets(u32::MAX);
+        assert_eq!(world.broken == 0, asks, "{}", world.broken);
+    }
+}
+
+/// A draft that was made before is no answer to it, and what is left out as not elsewhere changes nothing.
+#[test]
+fn all_rows_ask_in_the_next_draft_and_no_earlier_one() {
+    let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(9));
+    world.add(Role::Draining);
+    world.publish();
+    world.start(3_000);
+    world.members[9].role = Role::Serving;
+    world.generation += 1;
+    world.builder.draft(world.generation, &world.members, world.now).unwrap();
+    world.builder.ask_again();
+    world.builder.publish_draft();
+    assert!(world.asking() < 0.2 && world.builder.due(world.now));
+    world.publish();
+    assert_eq!(world.asking(), 1.0);
+    let mut elsewhere = world.builder.elsewhere();
+    let all = world.connections();
+    let found: Vec<_> = all.iter().copied().filter(|(key, at)| elsewhere(key, *at)).collect();
+    assert!(!found.is_empty() && found.len() < all.len());
+    world.tell(found);
+    world.check_rows();
+    assert!((0.01..0.2).contains(&world.asking()), "{}", world.asking());
+}
+
 /// Without a warm-up a row that does not ask may get another owner at once. It asks from then on: a
 /// connection that its former owner has may be in the table from an earlier time.
 #[test]

@@ -80,7 +80,7 @@ impl<P: Plane> Engine<P> {
         let refused = |error| of_limits::<P>(&from, error);
         let packed = match self.plane.prepare_packing() {
             Ok(None) => return,
-            Ok(Some(prepare)) => self.beside(prepare).and_then(|prepared| {
+            Ok(Some(prepare)) => self.beside("resize", prepare).and_then(|prepared| {
                 let prepared = prepared.map_err(refused)?;
                 self.plane.resize_prepared(&limits, prepared).map_err(refused)
             }),
@@ -157,7 +157,7 @@ impl<P: Plane> Engine<P> {
         let running = self.urgent.is_some();
         match running.then(|| self.plane.prepare_resize(limits)).transpose().map_err(refused)? {
             Some(Some(prepare)) => {
-                let prepared = self.beside(prepare)?.map_err(refused)?;
+                let prepared = self.beside("resize", prepare)?.map_err(refused)?;
                 self.plane.resize_prepared(limits, prepared).map_err(refused)?;
             }
             _ => self.plane.resize(limits).map_err(refused)?,
@@ -173,11 +173,12 @@ impl<P: Plane> Engine<P> {
 impl<P: Plane> Engine<P> {
     /// Does something on another thread that takes seconds. Meanwhile health checks are heeded, reports taken and
     /// questions answered; whoever wants a change waits.
-    fn beside<T: Send + 'static>(
+    pub(super) fn beside<T: Send + 'static>(
         &mut self,
+        thread: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, EngineError> {
-        let worker = thread::Builder::new().name("resize".into()).spawn(work);
+        let worker = thread::Builder::new().name(thread.into()).spawn(work);
         let worker = worker.map_err(|error| EngineError::Plane(Box::new(error)))?;
         while !worker.is_finished() {
             self.attend(false);

@@ -133,6 +133,10 @@ impl Counted {
         self.build.tell_connections(there);
     }
 
+    pub fn ask_again(&mut self) {
+        self.build.ask_again();
+    }
+
     pub fn forget(&mut self, key: &StateKey) {
         let before = self.build.states();
         self.build.forget(key);

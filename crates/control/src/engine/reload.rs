@@ -65,6 +65,13 @@ pub(super) struct Planned {
     dirty: bool,
 }
 
+impl Planned {
+    /// Where packets are to find it.
+    pub fn places(&self) -> Vec<Listen> {
+        self.salts.0.places(&self.wanted)
+    }
+}
+
 /// All services as they are to be.
 pub(super) struct Plan {
     pub services: Vec<Planned>,
@@ -521,6 +528,7 @@ impl<P: Plane> Engine<P> {
         config: &Config,
         how: How,
     ) -> Vec<EngineError> {
+        self.ask_for_more_places(&plan, !how.start);
         // What commands have put on the lists of a service that is made anew, as one of another seed is.
         let mut listed: HashMap<String, Listed> = HashMap::new();
         for name in &plan.remove {

@@ -9,7 +9,7 @@ use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_plane::{Listen, TrackedFlows};
+use weir_plane::{Listen, ReadConnections, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
 use weir_steering::{BackendId, Echoes, Former, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::{FlowKey, Protocol};
@@ -125,8 +125,34 @@ impl KernelPlane {
     /// [`Error::Bpf`].
     pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         let mut found = Vec::new();
-        for (flow, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
-            if let Some(backend) = self.present(entry.backend, entry.incarnation) {
+        let read = self.read_connections(service)?;
+        read(&mut |state, backend| found.push((state, backend)))?;
+        Ok(found)
+    }
+
+    /// What reads them, on any thread, by the places and the backends that there are now.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn read_connections(&self, service: ServiceId) -> Result<ReadConnections<Error>, Error> {
+        let map = MapHandle::try_from(&self.maps.connections)
+            .context(|| "duplicate the connection table".into())?;
+        let ours = self.ours(service);
+        let numbers = 0..self.sizes.backends.min(1 << 15) as u16;
+        let present: Vec<Option<u16>> = numbers
+            .map(|number| {
+                let entry = self.backend(BackendId::new(number)?);
+                let there = entry.flags & BackendFlags::PRESENT != 0;
+                there.then_some(entry.incarnation as u16)
+            })
+            .collect();
+        Ok(Box::new(move |visit| {
+            ours.each::<types::tracked>(&map, &mut |flow, entry| {
+                let there = present.get(usize::from(entry.backend)).copied().flatten();
+                let there = there.filter(|incarnation| *incarnation == entry.incarnation);
+                let Some(backend) = there.and_then(|_| BackendId::new(entry.backend)) else {
+                    return;
+                };
                 let mut bytes = [0; 20];
                 bytes[..8].copy_from_slice(&flow.src[0].to_ne_bytes());
                 bytes[8..16].copy_from_slice(&flow.src[1].to_ne_bytes());
@@ -134,12 +160,11 @@ impl KernelPlane {
                 let mut key = StateKey::from_bytes(&bytes);
                 // With client affinity it has no ports, and no address.
                 if flow.ports != 0 {
-                    key.dst_port ^= self.salt_of(service, &to_flow(&flow));
+                    key.dst_port ^= salt_of(&ours.places, &to_flow(&flow));
                 }
-                found.push((ServiceState { service, key }, backend));
-            }
-        }
-        Ok(found)
+                visit(ServiceState { service, key }, backend);
+            })
+        }))
     }
 
     /// Flows of a service with JET that packets have put into the connection table.
@@ -190,9 +215,14 @@ impl KernelPlane {
         service: ServiceId,
         map: &MapHandle,
     ) -> Result<Vec<(types::flow_key, T)>, Error> {
-        let Some(places) = self.keys.get(&service) else { return Ok(Vec::new()) };
-        // Those that take a part of what these could.
-        let nearer: Vec<Listen> = self
+        let mut found = Vec::new();
+        self.ours(service).each(map, &mut |flow, entry| found.push((flow, entry)))?;
+        Ok(found)
+    }
+
+    fn ours(&self, service: ServiceId) -> Ours {
+        let places = self.keys.get(&service).cloned().unwrap_or_default();
+        let nearer = self
             .keys
             .iter()
             .filter(|(other, _)| **other != service)
@@ -200,34 +230,7 @@ impl KernelPlane {
             .filter(|at| places.iter().any(|own| own.exactness() < at.exactness() && own.meets(at)))
             .copied()
             .collect();
-        let is_ours = |flow: &FlowKey, ports: u32| {
-            // With client affinity an entry has no ports.
-            let takes = |at: &Listen| match ports {
-                0 => at.protocol == flow.protocol && at.has_address(&flow.dst),
-                _ => at.takes(flow),
-            };
-            let own = places.iter().filter(|at| takes(at)).map(Listen::exactness).max();
-            own.is_some_and(|own| {
-                ports == 0 || !nearer.iter().any(|at| at.exactness() > own && at.takes(flow))
-            })
-        };
-        let mut found = Vec::new();
-        entries::all(map, |flow, entry| {
-            let flow = types::flow_key::from_slice(flow);
-            if Protocol::from_number(flow.protocol as u8).is_some()
-                && is_ours(&to_flow(&flow), flow.ports)
-            {
-                found.push((flow, T::from_slice(entry)));
-            }
-        })?;
-        Ok(found)
-    }
-
-    /// What the destination port of a flow's state is XORed with.
-    fn salt_of(&self, service: ServiceId, flow: &FlowKey) -> u16 {
-        let places = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
-        let takes = places.iter().filter(|at| at.takes(flow));
-        takes.max_by_key(|at| at.exactness()).map_or(0, |at| at.salt_of(&flow.dst))
+        Ours { places, nearer }
     }
 
     /// The flows that a state may be of: one, but where neither the address nor the port is known.
@@ -392,6 +395,51 @@ impl KernelPlane {
             .context(|| "look up the timestamps of a connection".into())?;
         Ok(found.map(|value| types::answer::from_slice(&value).number))
     }
+}
+
+/// What tells a service's entries in a map of flows from those of others.
+struct Ours {
+    places: Vec<Listen>,
+    /// Those that take a part of what these could.
+    nearer: Vec<Listen>,
+}
+
+impl Ours {
+    fn are(&self, flow: &FlowKey, ports: u32) -> bool {
+        // With client affinity an entry has no ports.
+        let takes = |at: &Listen| match ports {
+            0 => at.protocol == flow.protocol && at.has_address(&flow.dst),
+            _ => at.takes(flow),
+        };
+        let own = self.places.iter().filter(|at| takes(at)).map(Listen::exactness).max();
+        own.is_some_and(|own| {
+            ports == 0 || !self.nearer.iter().any(|at| at.exactness() > own && at.takes(flow))
+        })
+    }
+
+    fn each<T: Plain>(
+        &self,
+        map: &MapHandle,
+        visit: &mut dyn FnMut(types::flow_key, T),
+    ) -> Result<(), Error> {
+        if self.places.is_empty() {
+            return Ok(());
+        }
+        entries::all(map, |flow, entry| {
+            let flow = types::flow_key::from_slice(flow);
+            if Protocol::from_number(flow.protocol as u8).is_some()
+                && self.are(&to_flow(&flow), flow.ports)
+            {
+                visit(flow, T::from_slice(entry));
+            }
+        })
+    }
+}
+
+/// What the destination port of a flow's state is XORed with.
+fn salt_of(places: &[Listen], flow: &FlowKey) -> u16 {
+    let takes = places.iter().filter(|at| at.takes(flow));
+    takes.max_by_key(|at| at.exactness()).map_or(0, |at| at.salt_of(&flow.dst))
 }
 
 fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, BackendId)>, Error> {

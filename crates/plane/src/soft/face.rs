@@ -12,7 +12,7 @@ use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Outcomes, Plane, PrepareResize,
-    SeenFlows, TooManyMacs, TrackedFlows, Translations,
+    ReadConnections, SeenFlows, TooManyMacs, TrackedFlows, Translations,
 };
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Sample, Samples, TraceCounts, Wanted};
@@ -238,6 +238,20 @@ impl Plane for Soft {
             return asked.map(|()| None);
         }
         Ok(Some(Box::new(move || asked.map(|()| Box::new(()) as Box<dyn Any + Send>))))
+    }
+
+    fn read_connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Option<ReadConnections<SoftError>>, SoftError> {
+        if !self.takes_time {
+            return Ok(None);
+        }
+        let found = update::Plane::connections(self, service);
+        Ok(Some(Box::new(move |visit| {
+            found?.into_iter().for_each(|(state, backend)| visit(state, backend));
+            Ok(())
+        })))
     }
 
     fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {

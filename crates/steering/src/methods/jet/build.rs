@@ -23,13 +23,15 @@
 //! - A table that is published meanwhile ends what was found: it may have tracked the row.
 //! - Later the row gets another owner only where the former is removed, whose entries do not count from
 //!   then on; or after it was tracked, and so asks. Without a warm-up it may get one at once: then it asks.
+//! - A look sees entries of the addresses and ports that the service has. Where it gets others, entries of an
+//!   earlier time may be there that no look saw: after [`Build::ask_again`] all rows ask in the next table.
 
 use super::columns::Columns;
 use super::config::{Method, PLACEMENT, WARM_UP};
 use super::table::{ASK, Body, TRACK};
 use crate::BuildError;
 use crate::ids::BackendId;
-use crate::method::{Build, Built, Publish, ServiceConfig, Settings};
+use crate::method::{Build, Built, Elsewhere, Publish, ServiceConfig, Settings};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::rows::ROWS;
@@ -57,6 +59,8 @@ struct Version {
     /// The rows that need not ask in the next table, as was found while this one was in force; empty if
     /// nothing was found that is worth one.
     clean: Vec<bool>,
+    /// All rows ask, as they had to ask again.
+    again: bool,
 }
 
 impl Version {
@@ -82,6 +86,8 @@ pub struct JetBuilder {
     columns: Option<Columns>,
     published: Option<Version>,
     draft: Option<Version>,
+    /// All rows are to ask in the next table.
+    again: bool,
 }
 
 /// What a row is to be.
@@ -105,10 +111,16 @@ impl JetBuilder {
                 && header.flags().has(Flags::CLIENT) == config.client_affinity
                 && body(image).is_some_and(same)
         });
-        let version =
-            |image| Version { image, since: vec![NEVER; rows], due: None, clean: Vec::new() };
+        let version = |image| Version {
+            image,
+            since: vec![NEVER; rows],
+            due: None,
+            clean: Vec::new(),
+            again: false,
+        };
         let config = config.clone();
-        Self { config, columns: None, published: published.map(version), draft: None }
+        let published = published.map(version);
+        Self { config, columns: None, published, draft: None, again: false }
     }
 
     fn setting(&self, name: &str) -> u32 {
@@ -167,7 +179,7 @@ impl JetBuilder {
             // Whoever was tracked in a row is still asked for, until it is known that nobody is there.
             let stays = row.owner == was & SLOT_BACKEND;
             let asked = was & ASK != 0 && !(stays && former.is_some_and(|one| one.is_clean(at)));
-            let asks = row.track || asked || lives.is_some() && !stays;
+            let asks = self.again || row.track || asked || lives.is_some() && !stays;
             let ask = if asks { ASK } else { 0 };
             owners.push(row.owner | ask);
             starts.push(row.start | if row.track { TRACK } else { 0 });
@@ -176,7 +188,8 @@ impl JetBuilder {
         let flags = Flags::default().with(Flags::CLIENT, self.config.client_affinity);
         let header = Header::new(HashKey::from_seed(self.config.seed), flags, generation, 0);
         let table = Table::new(header, Body::new(owners, starts));
-        Version { image: Arc::new(Image::from(table)), since, due, clean: Vec::new() }
+        let (image, again) = (Arc::new(Image::from(table)), self.again);
+        Version { image, since, due, clean: Vec::new(), again }
     }
 }
 
@@ -214,7 +227,11 @@ impl Build for JetBuilder {
     }
 
     fn publish_draft(&mut self) {
-        self.published = self.draft.take().or(self.published.take());
+        if let Some(draft) = self.draft.take() {
+            // One that was drafted before it was said is not it.
+            self.again &= !draft.again;
+            self.published = Some(draft);
+        }
     }
 
     fn discard_draft(&mut self) -> Result<(), BuildError> {
@@ -228,12 +245,29 @@ impl Build for JetBuilder {
 
     fn due(&self, now: u32) -> bool {
         self.published.as_ref().is_some_and(|version| {
-            version.due.is_some_and(|due| due <= now) || !version.clean.is_empty()
+            let asks_less = !version.clean.is_empty();
+            self.again || version.due.is_some_and(|due| due <= now) || asks_less
         })
+    }
+
+    fn ask_again(&mut self) {
+        self.again = true;
     }
 
     fn asks_for_former(&self) -> bool {
         self.published.as_ref().is_some_and(|one| one.asks_for_former().contains(&true))
+    }
+
+    fn elsewhere(&self) -> Elsewhere {
+        let Some(image) = self.published().cloned() else { return Box::new(|_, _| false) };
+        // One says all of its row.
+        let mut told = vec![false; body(&image).map_or(0, |body| body.owners().len())];
+        Box::new(move |flow, backend| {
+            let Some(body) = body(&image) else { return false };
+            let row = body.row(flow.hash(&image.header().key)) as usize;
+            let is_elsewhere = body.owners()[row] & SLOT_BACKEND != backend.get();
+            is_elsewhere && !std::mem::replace(&mut told[row], true)
+        })
     }
 
     fn tell_connections(&mut self, connections: &mut dyn Iterator<Item = (StateKey, BackendId)>) {

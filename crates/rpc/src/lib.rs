@@ -43,3 +43,6 @@ pub const MOST_ENDPOINTS: usize = 4096;
 
 /// Balancers of a fleet that an agent is told of, at most.
 pub const MOST_BALANCERS: usize = 256;
+
+/// Bytes of a balancer's name; one whose name is longer counts as nameless.
+pub const MOST_OF_A_NAME: usize = 255;

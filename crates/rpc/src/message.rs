@@ -2,7 +2,7 @@
 
 use crate::generated as raw;
 use crate::tls::server_name;
-use crate::{MOST_BALANCERS, MOST_ENDPOINTS, MOST_OF_A_MESSAGE, PROTOCOL};
+use crate::{MOST_BALANCERS, MOST_ENDPOINTS, MOST_OF_A_MESSAGE, MOST_OF_A_NAME, PROTOCOL};
 use std::net::IpAddr;
 
 /// What is wrong with a message. The session ends by it.
@@ -92,7 +92,7 @@ pub struct Peer {
 /// The balancers of a fleet, as one of them knows them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Balancers {
-    /// What the one that speaks is called.
+    /// What the one that speaks is called; empty: it does not say.
     pub own: String,
     /// All of them.
     pub peers: Vec<Peer>,
@@ -258,19 +258,22 @@ pub fn endpoints(said: &raw::Endpoints) -> Result<Vec<Endpoint>, Fault> {
     said.endpoint.iter().map(one).collect()
 }
 
-/// The balancers of a list. Nameless ones are left out; where one is that no certificate could name is not known.
+/// The balancers of a list. Nameless ones are left out, and those with names that are too long or have control
+/// characters; whoever speaks and is called so has an empty name. Where one is that no certificate could name is not known.
 ///
 /// # Errors
 /// [`Fault`].
 pub fn balancers(said: &raw::Balancers) -> Result<Balancers, Fault> {
     few("peer", said.peer.len(), MOST_BALANCERS)?;
-    let named = said.peer.iter().filter(|peer| !peer.name.is_empty());
+    let good = |name: &str| name.len() <= MOST_OF_A_NAME && !name.contains(char::is_control);
+    let named = said.peer.iter().filter(|peer| !peer.name.is_empty() && good(&peer.name));
     let peers = named.map(|peer| {
         let port = u16::try_from(peer.port).ok().filter(|port| *port != 0);
         let at = port.filter(|_| server_name(&peer.host).is_ok());
         Peer { name: peer.name.clone(), at: at.map(|port| (peer.host.clone(), port)) }
     });
-    Ok(Balancers { own: said.own.clone(), peers: peers.collect() })
+    let own = if good(&said.own) { said.own.clone() } else { String::new() };
+    Ok(Balancers { own, peers: peers.collect() })
 }
 
 impl From<&Balancers> for raw::Balancers {

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use weir_rpc::message::{self, Connection, Endpoint, Kind, Peer};
 use weir_rpc::{
     Balancers, Collected, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load,
-    MOST_BALANCERS, MOST_BYTES, MOST_OF_A_MESSAGE, PROTOCOL, from_agent, from_balancer,
+    MOST_BALANCERS, MOST_BYTES, MOST_OF_A_MESSAGE, MOST_OF_A_NAME, PROTOCOL, from_agent,
+    from_balancer,
 };
 
 /// Looks at all that a message of an agent may mean.
@@ -186,6 +187,14 @@ fn balancers_come_as_they_were_said() {
     list.peer.extend(bad.map(|(host, port)| raw("y", host, port)));
     let read = message::balancers(&list).unwrap();
     assert_eq!(read.peers, vec![peer("y", None); bad.len()]);
+
+    // Names that nobody has who means well.
+    let (longest, long) = ("n".repeat(MOST_OF_A_NAME), "n".repeat(MOST_OF_A_NAME + 1));
+    let names = [longest.as_str(), long.as_str(), "a\nb"].map(|name| raw(name, "lb", 1));
+    let list = |own: &str| Balancers { own: own.into(), peer: names.to_vec() };
+    let read = message::balancers(&list(&longest)).unwrap();
+    assert_eq!((read.own.as_str(), read.peers.len()), (longest.as_str(), 1));
+    assert_eq!(message::balancers(&list(&long)).unwrap().own, "");
 
     // The largest one fits into a message.
     let host = format!("{0}.{0}.{0}.{1}", "h".repeat(63), "h".repeat(61));

@@ -8,7 +8,7 @@ use crate::error::{Context, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -99,6 +99,10 @@ impl Kept {
             return Ok(());
         }
         let what = || format!("write {}", self.path.display());
+        if text.len() as u64 > MOST_BYTES {
+            // The next start would refuse it.
+            return Err(io::Error::other("it would be too long")).context(what);
+        }
         if text.is_empty() {
             match fs::remove_file(&self.path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -161,13 +165,20 @@ mod tests {
         let peer =
             |name: &str, host: &str| Peer { name: name.into(), at: Some((host.to_owned(), 4479)) };
         let peers = vec![peer("a", "10.0.0.1"), peer("b", "2001:db8::2")];
-        roster.says(&at("lb.example"), Some(Balancers { own: "a".into(), peers }));
+        roster.says(&at("lb.example"), &[].into(), Some(Balancers { own: "a".into(), peers }));
         let all = ["lb.example:4479", "[2001:db8::2]:4479"];
         assert_eq!(wanted(&roster), all);
         kept.keep(&roster).expect("it can be written");
         let path = directory.join("balancers-___b_0.json");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
         assert_eq!((mode(&path), mode(&directory)), (0o600, 0o700));
+        // What the next start would refuse is not written: what was there stays.
+        let longer = (0..256).map(|n| peer(&format!("{n}{}", "n".repeat(2000)), "10.0.0.3"));
+        let mut crowded = Roster::new(&[at("lb.example")]);
+        let list = Balancers { own: "a".into(), peers: longer.collect() };
+        crowded.says(&at("lb.example"), &[].into(), Some(list));
+        let error = kept.keep(&crowded).expect_err("it is too long");
+        assert!(error.to_string().contains("balancers-"), "{error}");
         // The next one, and one that is given others besides.
         assert_eq!(wanted(&open(&["lb.example"]).1), all);
         assert_eq!(wanted(&open(&["10.0.0.7", "lb.example"]).1).len(), 3);

@@ -2,9 +2,33 @@
 //! fleet. Without sockets: what is said comes in as an argument.
 
 use super::Balancer;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use weir_rpc::MOST_BALANCERS;
 use weir_rpc::message::{Balancers, Peer};
+
+/// Whom a session is open with.
+#[derive(Debug)]
+struct Speaker {
+    /// What it has shown: a name alone can be said by anybody.
+    certificate: Arc<[u8]>,
+    /// What it said last; none: nothing of a fleet.
+    list: Option<Balancers>,
+}
+
+impl Speaker {
+    fn is(&self, name: &str) -> bool {
+        self.list.as_ref().is_some_and(|list| list.own == name)
+    }
+}
+
+/// Whose double somebody is, and by what that was seen.
+#[derive(Debug)]
+struct Double {
+    of: Balancer,
+    name: String,
+    certificate: Arc<[u8]>,
+}
 
 /// Who is told, and who has said so.
 ///
@@ -17,10 +41,12 @@ pub(super) struct Roster {
     names: HashMap<Balancer, String>,
     /// The others, by their names.
     learned: BTreeMap<String, Balancer>,
-    /// The sessions that are open, and what was said last in each.
-    open: HashMap<Balancer, Option<Balancers>>,
+    /// The sessions that are open.
+    open: HashMap<Balancer, Speaker>,
+    /// Those that could not be spoken to for a while: nobody is left out for them.
+    away: HashSet<Balancer>,
     /// Those that are known to be the same balancer as another one: it has one session.
-    doubles: HashMap<Balancer, Balancer>,
+    doubles: HashMap<Balancer, Double>,
 }
 
 /// Where somebody is that can be called.
@@ -59,66 +85,112 @@ impl Roster {
         &self.learned
     }
 
-    /// A session is open, and this was said in it; none: nothing of a fleet.
-    pub fn says(&mut self, whom: &Balancer, list: Option<Balancers>) {
-        let Some(list) = list else {
-            self.open.insert(whom.clone(), None);
-            return self.settle();
-        };
-        let given = self.given.contains(whom);
-        if given {
-            self.names.insert(whom.clone(), list.own.clone());
+    /// A session is open with whoever has shown this certificate, and this was said in it; none: nothing of a fleet.
+    pub fn says(&mut self, whom: &Balancer, certificate: &Arc<[u8]>, list: Option<Balancers>) {
+        self.away.remove(whom);
+        if let Some(list) = &list {
+            self.learn(whom, certificate, list);
         }
-        let same = self.open.iter().find(|(other, said)| {
-            *other != whom && matches!(said, Some(said) if said.own == list.own)
-        });
-        if let Some((other, _)) = same {
-            let other = other.clone();
-            // Who was given stays.
-            if given && !self.given.contains(&other) {
-                self.doubles.insert(other, whom.clone());
-            } else {
-                self.doubles.insert(whom.clone(), other);
+        // It may lead to another balancer than before.
+        let same = |double: &Double| {
+            let named = list.as_ref().is_none_or(|list| list.own == double.name);
+            named && double.certificate == *certificate
+        };
+        self.doubles.retain(|_, double| double.of != *whom || same(double));
+        if let Some(Balancers { own, .. }) = list.as_ref().filter(|list| !list.own.is_empty()) {
+            let given = self.given.contains(whom);
+            if given {
+                self.names.insert(whom.clone(), own.clone());
+            }
+            let same = self.open.iter().find(|(other, speaker)| {
+                *other != whom && speaker.is(own) && speaker.certificate == *certificate
+            });
+            if let Some((other, _)) = same {
+                // Who was given stays.
+                let (one, of) = match given && !self.given.contains(other) {
+                    true => (other.clone(), whom.clone()),
+                    false => (whom.clone(), other.clone()),
+                };
+                let (name, certificate) = (own.clone(), Arc::clone(certificate));
+                self.doubles.insert(one, Double { of, name, certificate });
             }
         }
+        self.open.insert(whom.clone(), Speaker { certificate: Arc::clone(certificate), list });
+        self.settle();
+    }
+
+    /// Where the others are, as one of them says.
+    fn learn(&mut self, whom: &Balancer, certificate: &Arc<[u8]>, list: &Balancers) {
         for peer in &list.peers {
             let Some(at) = callable(peer) else { continue };
-            // Each knows best where it is itself.
-            let knows = |(other, said): (&Balancer, &Option<Balancers>)| {
-                other != whom && matches!(said, Some(said) if said.own == peer.name)
+            // Each knows best where it is itself, and what it is called is not enough to be it.
+            let own = peer.name == list.own;
+            let knows = |(other, speaker): (&Balancer, &Speaker)| {
+                let itself = own && speaker.certificate == *certificate;
+                other != whom && speaker.is(&peer.name) && !itself
             };
             let room = self.learned.contains_key(&peer.name) || self.learned.len() < MOST_BALANCERS;
-            if room && !(peer.name != list.own && self.open.iter().any(knows)) {
-                self.learned.insert(peer.name.clone(), at);
+            if room && !self.open.iter().any(knows) {
+                self.place(&peer.name, at);
             }
         }
-        self.open.insert(whom.clone(), Some(list));
-        self.settle();
+    }
+
+    fn place(&mut self, name: &str, at: Balancer) {
+        if self.learned.get(name) != Some(&at) {
+            // Who is there now may be another one than whose double it was.
+            self.doubles.remove(&at);
+            self.learned.insert(name.to_owned(), at);
+        }
     }
 
     /// A session is over.
     pub fn lost(&mut self, whom: &Balancer) {
-        self.open.remove(whom);
+        let list = self.open.remove(whom).and_then(|speaker| speaker.list);
+        if let Some(Balancers { own, .. }) = list
+            && !self.open.values().any(|speaker| speaker.is(&own))
+        {
+            // What the others said of it counted for nothing until now.
+            let lists = self.open.values().filter_map(|speaker| speaker.list.as_ref());
+            let named = lists.flat_map(|list| &list.peers).filter(|peer| peer.name == own);
+            let places: BTreeSet<Balancer> = named.filter_map(callable).collect();
+            if let Some(now) = self.learned.get(&own)
+                && !places.contains(now)
+                && let Some(first) = places.into_iter().next()
+            {
+                self.place(&own, first);
+            }
+        }
         self.settle();
+    }
+
+    /// It could not be spoken to for a while. What else the same balancer is called by is tried.
+    pub fn away(&mut self, whom: &Balancer) {
+        self.away.insert(whom.clone());
+        self.doubles.retain(|_, double| double.of != *whom);
+        self.lost(whom);
     }
 
     /// Forgets whom nobody names any more. While nobody speaks of a fleet, all stay.
     fn settle(&mut self) {
-        let lists: Vec<&Balancers> = self.open.values().flatten().collect();
+        let lists: Vec<&Balancers> =
+            self.open.values().filter_map(|speaker| speaker.list.as_ref()).collect();
         if lists.is_empty() {
             return;
         }
         let named =
             |name: &str| lists.iter().any(|list| list.peers.iter().any(|peer| peer.name == name));
         self.learned.retain(|name, _| named(name));
-        let there: Vec<&Balancer> = self.given.iter().chain(self.learned.values()).collect();
-        self.doubles.retain(|one, of| there.contains(&one) && there.contains(&&*of));
+        let there: HashSet<&Balancer> = self.given.iter().chain(self.learned.values()).collect();
+        self.doubles.retain(|one, double| there.contains(one) && there.contains(&double.of));
+        self.away.retain(|one| there.contains(one));
     }
 
     /// With whom there is to be a session.
     pub fn wanted(&self) -> Vec<Balancer> {
         let mut wanted: Vec<Balancer> = Vec::new();
-        let known = |name: &String| self.given.iter().any(|one| self.names.get(one) == Some(name));
+        let reached = || self.given.iter().filter(|one| !self.away.contains(*one));
+        let known = |name: &String| reached().any(|one| self.names.get(one) == Some(name));
         let others = self.learned.iter().filter(|(name, _)| !known(name)).map(|(_, at)| at);
         for one in self.given.iter().chain(others) {
             if !wanted.contains(one) && !self.doubles.contains_key(one) {
@@ -149,6 +221,12 @@ mod tests {
         Some(Balancers { own: own.into(), peers: peers.collect() })
     }
 
+    /// Each has a certificate of its own, by its name.
+    fn says(roster: &mut Roster, whom: &str, list: Option<Balancers>) {
+        let name = list.as_ref().map_or("", |list| &list.own).to_owned();
+        roster.says(&at(whom), &name.as_bytes().into(), list);
+    }
+
     fn wanted(roster: &Roster) -> Vec<String> {
         roster.wanted().iter().map(ToString::to_string).collect()
     }
@@ -158,15 +236,15 @@ mod tests {
         let mut roster = Roster::new(&[at("lb.example")]);
         assert_eq!(wanted(&roster), ["lb.example:4479"]);
         // It is itself among them, by another name, and is told once.
-        roster.says(&at("lb.example"), list("a", &["a 10.0.0.1", "b 10.0.0.2"]));
+        says(&mut roster, "lb.example", list("a", &["a 10.0.0.1", "b 10.0.0.2"]));
         assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
-        roster.says(&at("10.0.0.2"), list("b", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3:80"]));
+        says(&mut roster, "10.0.0.2", list("b", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3:80"]));
         assert_eq!(wanted(&roster).len(), 3, "one of them knows of another one");
         // It goes when nobody names it any more.
-        roster.says(&at("10.0.0.2"), list("b", &["a 10.0.0.1", "b 10.0.0.2"]));
+        says(&mut roster, "10.0.0.2", list("b", &["a 10.0.0.1", "b 10.0.0.2"]));
         assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
         // One that the others have forgotten, and that names itself, is spoken to until it is silent.
-        roster.says(&at("lb.example"), list("a", &["a 10.0.0.1"]));
+        says(&mut roster, "lb.example", list("a", &["a 10.0.0.1"]));
         assert_eq!(wanted(&roster).len(), 2);
         roster.lost(&at("10.0.0.2"));
         assert_eq!(wanted(&roster), ["lb.example:4479"]);
@@ -175,24 +253,24 @@ mod tests {
     #[test]
     fn who_is_away_is_called_on_and_on() {
         let mut roster = Roster::new(&[at("10.0.0.1")]);
-        roster.says(&at("10.0.0.1"), list("a", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3"]));
         assert_eq!(wanted(&roster).len(), 3);
         // A balancer that was started anew knows the names of those that are away, and not where they are.
-        roster.says(&at("10.0.0.1"), list("a", &["a 10.0.0.1", "b", "c 10.0.0.3"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b", "c 10.0.0.3"]));
         assert_eq!(wanted(&roster).len(), 3);
         // While it has not heard of its fleet, or nobody speaks, nothing goes.
-        roster.says(&at("10.0.0.1"), None);
+        says(&mut roster, "10.0.0.1", None);
         assert_eq!(wanted(&roster).len(), 3);
         roster.lost(&at("10.0.0.1"));
         assert_eq!(wanted(&roster).len(), 3);
         // Nor when one of no fleet says hello.
-        roster.says(&at("10.0.0.3"), None);
+        says(&mut roster, "10.0.0.3", None);
         assert_eq!(wanted(&roster).len(), 3);
         // It has moved: whoever is first to hear of it says so, and what others say later counts no more.
-        roster.says(&at("10.0.0.1"), list("a", &["a 10.0.0.1", "b 10.0.0.4", "c 10.0.0.3"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.4", "c 10.0.0.3"]));
         assert_eq!(wanted(&roster), ["10.0.0.1:4479", "10.0.0.4:4479", "10.0.0.3:4479"]);
-        roster.says(&at("10.0.0.4"), list("b", &["a 10.0.0.1", "b 10.0.0.4", "c 10.0.0.3"]));
-        roster.says(&at("10.0.0.3"), list("c", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3"]));
+        says(&mut roster, "10.0.0.4", list("b", &["a 10.0.0.1", "b 10.0.0.4", "c 10.0.0.3"]));
+        says(&mut roster, "10.0.0.3", list("c", &["a 10.0.0.1", "b 10.0.0.2", "c 10.0.0.3"]));
         assert_eq!(wanted(&roster), ["10.0.0.1:4479", "10.0.0.4:4479", "10.0.0.3:4479"]);
     }
 
@@ -202,14 +280,14 @@ mod tests {
         let mut roster = Roster::new(&[at("lb.example"), at("lb.example:4479")]);
         roster.remember([], [("a".to_owned(), at("10.0.0.1"))]);
         assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.1:4479"]);
-        roster.says(&at("10.0.0.1"), list("a", &["a 10.0.0.1"]));
-        roster.says(&at("lb.example"), list("a", &["a 10.0.0.1"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1"]));
+        says(&mut roster, "lb.example", list("a", &["a 10.0.0.1"]));
         assert_eq!(wanted(&roster), ["lb.example:4479"]);
         // The other way round the same.
         let mut roster = Roster::new(&[at("lb.example")]);
         roster.remember([], [("b".to_owned(), at("10.0.0.1"))]);
-        roster.says(&at("lb.example"), list("a", &["a 10.0.0.1", "b 10.0.0.1"]));
-        roster.says(&at("10.0.0.1"), list("a", &["a 10.0.0.1", "b 10.0.0.1"]));
+        says(&mut roster, "lb.example", list("a", &["a 10.0.0.1", "b 10.0.0.1"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.1"]));
         assert_eq!(wanted(&roster), ["lb.example:4479"]);
         // It does not begin again when that one is lost for a moment.
         roster.lost(&at("10.0.0.1"));
@@ -232,9 +310,95 @@ mod tests {
                 .map(|n| format!("x{round}-{n} 10.{round}.0.1:{}", n + 1))
                 .collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            roster.says(&at(&format!("10.9.0.{round}")), list(&format!("x{round}"), &names));
+            says(&mut roster, &format!("10.9.0.{round}"), list(&format!("x{round}"), &names));
         }
         assert_eq!(roster.learned().len(), MOST_BALANCERS);
         assert_eq!(roster.wanted().len(), MOST_BALANCERS + 1);
+    }
+
+    #[test]
+    fn a_name_that_leads_to_another_balancer_leaves_nobody_out() {
+        let all = ["a 10.0.0.1", "b 10.0.0.2"];
+        let mut roster = Roster::new(&[at("lb.example")]);
+        says(&mut roster, "lb.example", list("a", &all));
+        says(&mut roster, "10.0.0.2", list("b", &all));
+        assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
+        // The first one dies, and its name leads to the other one.
+        roster.lost(&at("lb.example"));
+        says(&mut roster, "lb.example", list("b", &all));
+        assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.1:4479"]);
+        roster.lost(&at("10.0.0.2"));
+        says(&mut roster, "10.0.0.1", list("a", &all));
+        // And back again.
+        roster.lost(&at("lb.example"));
+        says(&mut roster, "lb.example", list("a", &all));
+        assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
+        // Another one comes to be where a double was.
+        let mut roster = Roster::new(&[at("10.0.0.1")]);
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "x 10.0.0.2"]));
+        says(&mut roster, "10.0.0.2", list("a", &["a 10.0.0.1", "x 10.0.0.2"]));
+        assert_eq!(wanted(&roster), ["10.0.0.1:4479"]);
+        roster.lost(&at("10.0.0.2"));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.2"]));
+        assert_eq!(wanted(&roster), ["10.0.0.1:4479", "10.0.0.2:4479"]);
+    }
+
+    #[test]
+    fn who_is_not_reached_as_it_was_given_is_called_where_the_others_say() {
+        let all = ["a 10.0.0.1", "b 10.0.0.2"];
+        let mut roster = Roster::new(&[at("lb.example")]);
+        // Also by what an agent before it was told.
+        let before = [("a".to_owned(), at("10.0.0.1")), ("b".to_owned(), at("10.0.0.2"))];
+        roster.remember([(at("lb.example"), "a".to_owned())], before);
+        assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
+        let everyone = ["lb.example:4479", "10.0.0.1:4479", "10.0.0.2:4479"];
+        roster.away(&at("lb.example"));
+        assert_eq!(wanted(&roster), everyone);
+        says(&mut roster, "10.0.0.2", list("b", &all));
+        says(&mut roster, "10.0.0.1", list("a", &all));
+        assert_eq!(wanted(&roster), everyone);
+        // It is reached again, and has one session.
+        says(&mut roster, "lb.example", list("a", &all));
+        assert_eq!(wanted(&roster), ["lb.example:4479", "10.0.0.2:4479"]);
+        // That is over for a moment, and then for longer.
+        roster.lost(&at("10.0.0.1"));
+        roster.lost(&at("lb.example"));
+        assert_eq!(wanted(&roster).len(), 2);
+        roster.away(&at("lb.example"));
+        assert_eq!(wanted(&roster), everyone);
+        // Of two names that were given, too.
+        let mut roster = Roster::new(&[at("lb.example"), at("lb2.example")]);
+        says(&mut roster, "lb.example", list("a", &["a"]));
+        says(&mut roster, "lb2.example", list("a", &["a"]));
+        assert_eq!(wanted(&roster), ["lb.example:4479"]);
+        roster.lost(&at("lb2.example"));
+        roster.away(&at("lb.example"));
+        assert_eq!(wanted(&roster), ["lb.example:4479", "lb2.example:4479"]);
+    }
+
+    #[test]
+    fn nobody_takes_anothers_session_by_its_name() {
+        let all = ["a 10.0.0.1", "b 10.0.0.2", "m 10.0.0.3"];
+        let everyone = ["10.0.0.1:4479", "10.0.0.2:4479", "10.0.0.3:4479"];
+        let mut roster = Roster::new(&[at("10.0.0.1")]);
+        says(&mut roster, "10.0.0.1", list("a", &all));
+        says(&mut roster, "10.0.0.2", list("b", &all));
+        let lies = list("b", &["b 10.0.0.9", "m 10.0.0.3"]);
+        roster.says(&at("10.0.0.3"), &b"m"[..].into(), lies);
+        assert_eq!(wanted(&roster), everyone);
+        assert!(roster.doubles.is_empty());
+        // What others say of one that speaks counts when it is silent.
+        let mut roster = Roster::new(&[at("10.0.0.1")]);
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.2"]));
+        says(&mut roster, "10.0.0.2", list("b", &["a 10.0.0.1", "b 10.0.0.2"]));
+        says(&mut roster, "10.0.0.1", list("a", &["a 10.0.0.1", "b 10.0.0.4"]));
+        assert_eq!(wanted(&roster), ["10.0.0.1:4479", "10.0.0.2:4479"]);
+        roster.lost(&at("10.0.0.2"));
+        assert_eq!(wanted(&roster), ["10.0.0.1:4479", "10.0.0.4:4479"]);
+        // Those that do not say what they are called are not the same for that.
+        let mut roster = Roster::new(&[at("10.0.0.1"), at("10.0.0.2")]);
+        says(&mut roster, "10.0.0.1", list("", &[]));
+        says(&mut roster, "10.0.0.2", list("", &[]));
+        assert_eq!(wanted(&roster).len(), 2);
     }
 }

@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
-use weir_rpc::dial::dial;
+use weir_rpc::dial::{Shown, dial_and_look};
 use weir_rpc::message::{self, Balancers, Connection};
 use weir_rpc::{
     BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
@@ -28,6 +28,8 @@ use weir_rpc::{
 const AGAIN: Duration = Duration::from_millis(100);
 /// But never later than this.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(5);
+/// Whoever could not be spoken to for so long is away: what it is besides is called, too.
+const AWAY_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for a connection, for TLS, and for the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A balancer that is silent is asked whether it is there; without an answer in so long it is not.
@@ -61,10 +63,13 @@ impl<E: std::error::Error> From<E> for Ended {
 /// What is heard of balancers.
 #[derive(Debug)]
 pub(super) enum News {
-    /// The session is open, and this is what the balancer says of its fleet; none: nothing.
-    Says(Option<Balancers>),
+    /// The session is open, with whoever has shown this certificate, and this is what it says of its fleet; none:
+    /// nothing.
+    Says(Arc<[u8]>, Option<Balancers>),
     /// It is over, and is begun again.
     Lost,
+    /// It could not be begun for a while.
+    Away,
 }
 
 fn ended(why: impl Into<String>) -> Ended {
@@ -88,6 +93,8 @@ struct Open<'a> {
     /// The next change that the balancer is to be told; `None` before the first dump.
     cursor: Option<u64>,
     look: Look,
+    /// What the balancer has shown.
+    certificate: Arc<[u8]>,
 }
 
 impl Session {
@@ -107,12 +114,17 @@ impl Session {
     /// Until the runtime ends.
     pub async fn go_on(self) {
         let (mut wait, mut said) = (AGAIN, String::new());
+        let (mut since, mut away) = (Instant::now(), false);
         loop {
             let mut welcomed = false;
             let Err(Ended(why)) = self.once(&mut welcomed).await else { continue };
             if welcomed {
                 (wait, said) = (AGAIN, String::new());
+                (since, away) = (Instant::now(), false);
                 self.hears(News::Lost).await;
+            } else if !away && since.elapsed() >= AWAY_AFTER {
+                away = true;
+                self.hears(News::Away).await;
             }
             // The same every few seconds would fill a disc.
             if why != said {
@@ -125,7 +137,7 @@ impl Session {
         }
     }
 
-    async fn connect(&self) -> Result<Channel, Ended> {
+    async fn connect(&self) -> Result<(Channel, Shown), Ended> {
         let Balancer { host, port } = &self.balancer;
         let alive = |endpoint: Endpoint| {
             endpoint
@@ -133,7 +145,7 @@ impl Session {
                 .keep_alive_timeout(ALIVE_WITHIN)
                 .keep_alive_while_idle(true)
         };
-        Ok(dial(host, *port, &self.common.options.files, alive).await?)
+        Ok(dial_and_look(host, *port, &self.common.options.files, alive).await?)
     }
 
     fn addresses(&self) -> Result<Vec<IpAddr>, Ended> {
@@ -154,8 +166,8 @@ impl Session {
 
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
         let addresses = self.addresses()?;
-        let mut client =
-            BalancerClient::new(self.connect().await?).max_decoding_message_size(MOST_BYTES);
+        let (channel, shown) = self.connect().await?;
+        let mut client = BalancerClient::new(channel).max_decoding_message_size(MOST_BYTES);
         let (to, messages) = mpsc::channel(WAITING);
         let hello = {
             let log = self.log();
@@ -181,10 +193,11 @@ impl Session {
         message::same_version(welcome.protocol)?;
         let balancers = welcome.balancers.as_ref().map(message::balancers).transpose()?;
         *welcomed = true;
-        self.hears(News::Says(balancers)).await;
+        let certificate = shown.certificate();
+        self.hears(News::Says(Arc::clone(&certificate), balancers)).await;
         let endpoints = HashMap::new();
         let look = Look::now();
-        let mut open = Open { of: self, to, list: 0, endpoints, cursor: None, look };
+        let mut open = Open { of: self, to, list: 0, endpoints, cursor: None, look, certificate };
         open.begin(welcome).await?;
         let mut grown = self.common.kernel.grown.clone();
         let mut loads = interval(LOAD_EVERY);
@@ -261,7 +274,8 @@ impl Open<'_> {
             }
             Some(from_balancer::What::Collect(collect)) => self.collect(collect.number).await,
             Some(from_balancer::What::Balancers(list)) => {
-                self.of.hears(News::Says(Some(message::balancers(&list)?))).await;
+                let list = Some(message::balancers(&list)?);
+                self.of.hears(News::Says(Arc::clone(&self.certificate), list)).await;
                 Ok(())
             }
             // Of a later version.

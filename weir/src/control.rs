@@ -17,9 +17,8 @@ use weir_control::api::{
 use weir_control::config::{Config, MOST_TEXT, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, DiscoverStatus, EngineError, Explanation, InterfaceStatus, Kind, NatSourceStatus,
-    NewFlowStatus, PlaneStatus, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus,
-    Status,
+    self, DiscoverStatus, EngineError, Explanation, Kind, NatSourceStatus, NewFlowStatus,
+    PlaneStatus, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -159,7 +158,6 @@ fn print_status(status: &Status) {
     }
     status.nat_sources.iter().for_each(print_nat_source);
     print_lost(status);
-    print_by_interface(status);
     status.plane.iter().for_each(print_plane);
     print_ids(status);
     if let Some(seen) = status.consistency {
@@ -449,15 +447,6 @@ fn print_lost(status: &Status) {
         None => "unknown".into(),
     };
     out::line(format_args!("\nframes lost on their way out since the start: {lost}"));
-}
-
-fn print_by_interface(status: &Status) {
-    for one in status.by_interface.iter().flatten() {
-        let InterfaceStatus { interface, received, sent, passed, dropped } = one;
-        out::line(format_args!(
-            "frames that came by {interface}: {received}; {sent} sent, {passed} left to the kernel, {dropped} dropped"
-        ));
-    }
 }
 
 fn print_outcomes(status: &Status) {

@@ -166,22 +166,6 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Frames that were sent and lost before they left an interface",
         status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
     )?;
-    let by_interface = status.by_interface.iter().flatten().flat_map(|one| {
-        let labels = |outcome| vec![("interface", &*one.interface), ("outcome", outcome)];
-        [
-            (labels("sent"), one.sent),
-            (labels("passed"), one.passed),
-            (labels("dropped"), one.dropped),
-        ]
-    });
-    let by_interface: Vec<_> = by_interface.collect();
-    if !by_interface.is_empty() {
-        out.counters(
-            "interface_frames",
-            "Frames by the interface that they came in by, and what became of them, where there are several",
-            by_interface,
-        )?;
-    }
     if let Some(plane) = &status.plane {
         user_plane(out, plane)?;
     }

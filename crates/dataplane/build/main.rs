@@ -27,7 +27,7 @@ fn main() {
     write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
     compiler.tell();
-    for name in ["weir", "guard", "hops", "lost", "interfaces", "bench", "crypto", "xsk", "front"] {
+    for name in ["weir", "guard", "hops", "lost", "bench", "crypto", "xsk", "front"] {
         let object = out.join(format!("{name}.bpf.o"));
         compiler
             .builder(name, &object)

@@ -15,8 +15,8 @@ use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
-    HeldCounts, Hop, IdOutcomes, IdRoutes, InterfaceCounts, LaneCounters, Limits, Listen, Outcomes,
-    Plane, PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows, SourceTable,
+    HeldCounts, Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane,
+    PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows, SourceTable,
     TooManyMacs, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
@@ -556,14 +556,6 @@ impl Plane for LivePlane {
 
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {
         self.kernel.lost()
-    }
-
-    fn by_interface(&self) -> Result<Option<BTreeMap<u32, InterfaceCounts>>, Error> {
-        self.kernel.by_interface()
-    }
-
-    fn uncounted_interfaces(&self) -> Option<String> {
-        self.kernel.uncounted_interfaces()
     }
 
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<Option<TooManyMacs>, Error> {

@@ -25,37 +25,6 @@ pub struct Returned {
     pub bytes: u64,
 }
 
-/// What became of the frames that came in by an interface.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct InterfaceCounts {
-    /// Frames that were sent: to backends, back to clients, or as a message in a packet's place.
-    pub sent: u64,
-    /// Frames that were left to the kernel.
-    pub passed: u64,
-    /// Frames that went nowhere.
-    pub dropped: u64,
-}
-
-impl InterfaceCounts {
-    /// All frames.
-    pub fn received(&self) -> u64 {
-        self.sent + self.passed + self.dropped
-    }
-
-    /// Counts a frame by what was decided about it. The twin of `bpf/interfaces.bpf.c`.
-    pub fn count(&mut self, verdict: &Verdict) {
-        match verdict {
-            Verdict::Forward { .. }
-            | Verdict::Return { .. }
-            | Verdict::Echo
-            | Verdict::Reset
-            | Verdict::Tell { .. } => self.sent += 1,
-            Verdict::Answer(_) | Verdict::Pass(_) => self.passed += 1,
-            Verdict::Drop(_) => self.dropped += 1,
-        }
-    }
-}
-
 /// What became of every packet since the plane began.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {

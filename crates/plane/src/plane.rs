@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
-use crate::counters::{InterfaceCounts, LaneCounters, Returned};
+use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::held::HeldCounts;
 use crate::limits::Limits;
@@ -751,20 +751,6 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
         Ok(None)
-    }
-
-    /// What became of frames, by the number of the interface that they came in by; 0 where that is not known.
-    /// `None` if nobody counts so, as where there is one interface.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    fn by_interface(&self) -> Result<Option<BTreeMap<u32, InterfaceCounts>>, Self::Error> {
-        Ok(None)
-    }
-
-    /// Why nobody counts so, if somebody should.
-    fn uncounted_interfaces(&self) -> Option<String> {
-        None
     }
 
     /// What a plane in user space beside this one tells of itself; `None` if none is wanted.

@@ -75,8 +75,8 @@ pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
 pub use sources::{ListSource, ListedSource};
 pub use status::{
-    BackendStatus, CheckStatus, InterfaceStatus, LostStatus, NatSourceStatus, OutcomeStatus,
-    PlaneStatus, ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
+    ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
 };
 pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};

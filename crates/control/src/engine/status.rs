@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{InterfaceCounts, LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
+use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 use weir_wire::Reason;
 
@@ -46,10 +46,6 @@ pub struct Status {
     /// interfaces, and for others where there are any; none if the kernel does not tell.
     #[serde(default)]
     pub lost: Option<Vec<LostStatus>>,
-    /// What became of the frames that came in by each interface; none where one interface is all, whose frames are
-    /// those of all other counters, and with a plane in user space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by_interface: Option<Vec<InterfaceStatus>>,
     /// The plane in user space; none if the program in the kernel decides all packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plane: Option<PlaneStatus>,
@@ -141,21 +137,6 @@ pub struct LostStatus {
     pub interface: String,
     /// Number of frames that were lost since `weir run` started.
     pub frames: u64,
-}
-
-/// Frames that came in by an interface, since several have had the program: `received` is the sum of the others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct InterfaceStatus {
-    /// Name of the interface, of a bond that of a member; or its number if it is gone.
-    pub interface: String,
-    /// Number of frames that the program has seen.
-    pub received: u64,
-    /// Of these, frames that were sent: to backends, back to clients, or as a message in a packet's place.
-    pub sent: u64,
-    /// Frames that were left to the kernel.
-    pub passed: u64,
-    /// Frames that went nowhere.
-    pub dropped: u64,
 }
 
 /// A service and its published table.
@@ -603,7 +584,6 @@ impl<P: Plane> Engine<P> {
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
         let services = services.collect::<Result<Vec<_>, _>>()?;
         let lost = self.lost()?;
-        let by_interface = self.by_interface()?;
         let ending = self.services.values().zip(&services).flat_map(|(s, shown)| ending(s, shown));
         let ending: Vec<String> = ending.collect();
         let held = self.health.held().map(|(failing, all)| {
@@ -671,9 +651,6 @@ impl<P: Plane> Engine<P> {
                 .chain(ending)
                 .chain(failed)
                 .chain(self.plane.trouble())
-                .chain(self.plane.uncounted_interfaces().map(|why| {
-                    format!("frames are not counted by interface, as the kernel does not let weir: {why}")
-                }))
                 .chain(idle)
                 .chain(self.agent_warnings())
                 .chain(self.fleet_warnings())
@@ -681,7 +658,6 @@ impl<P: Plane> Engine<P> {
             fleet: self.fleet_status().ok(),
             plane,
             lost,
-            by_interface,
             services,
             agents: self.agent_status(),
             agents_turned_away,
@@ -776,29 +752,6 @@ impl<P: Plane> Engine<P> {
             *lost.entry(interface).or_default() += frames;
         }
         let each = lost.into_iter().map(|(interface, frames)| LostStatus { interface, frames });
-        Ok(Some(each.collect()))
-    }
-
-    /// What became of frames, by the interface that they came in by.
-    fn by_interface(&self) -> Result<Option<Vec<InterfaceStatus>>, EngineError> {
-        let Some(counted) = self.plane.by_interface().plane()? else { return Ok(None) };
-        let own =
-            self.attached.iter().map(|one| (one.interface.clone(), InterfaceCounts::default()));
-        let mut all: BTreeMap<String, InterfaceCounts> = own.collect();
-        for (number, counts) in counted {
-            let interface = match neigh::interface_by_index(number) {
-                Ok(interface) => interface.name,
-                Err(_) => format!("number {number}"),
-            };
-            let sum = all.entry(interface).or_default();
-            sum.sent += counts.sent;
-            sum.passed += counts.passed;
-            sum.dropped += counts.dropped;
-        }
-        let each = all.into_iter().map(|(interface, counts)| {
-            let InterfaceCounts { sent, passed, dropped } = counts;
-            InterfaceStatus { interface, received: counts.received(), sent, passed, dropped }
-        });
         Ok(Some(each.collect()))
     }
 

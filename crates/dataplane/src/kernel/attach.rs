@@ -59,8 +59,6 @@ impl KernelPlane {
             return Err(io::Error::other("a data plane without pins")).context(|| "attach".into());
         };
         self.program.keep(directory)?;
-        let several = found.len() > 1;
-        self.count_interfaces(directory, several);
         let mut attached = Vec::new();
         let mut failure = None;
         for interface in found {
@@ -74,7 +72,6 @@ impl KernelPlane {
         }
         if failure.is_none() {
             link::detach_others(directory, found)?;
-            self.have_counted(directory, several)?;
             self.program.forget_others(directory)?;
             self.forget_other_fronts()?;
         }

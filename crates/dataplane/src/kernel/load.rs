@@ -27,8 +27,8 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock};
 use weir_plane::{Limits, Listen};
 use weir_steering::ELEMENT_BYTES;
 
@@ -207,7 +207,6 @@ impl KernelPlane {
             shared: shared.collect::<Result<_, _>>()?,
             tracing: None,
             lost: None,
-            uncounted: Mutex::default(),
             hops: OnceLock::new(),
             former: None,
             front: None,

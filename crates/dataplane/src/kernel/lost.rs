@@ -120,8 +120,8 @@ fn load(netns: u32) -> Result<Object, Error> {
     open.load().context(|| "load the programs that count lost frames".into())
 }
 
-/// A program that names what it stands at itself.
-pub(super) fn open(program: i32) -> io::Result<OwnedFd> {
+/// A program that names its tracepoint itself.
+fn open(program: i32) -> io::Result<OwnedFd> {
     // SAFETY: a descriptor, and no name.
     let fd = unsafe { bpf_raw_tracepoint_open(ptr::null(), program) };
     if fd < 0 {

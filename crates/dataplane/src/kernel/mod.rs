@@ -12,7 +12,6 @@ mod grace;
 mod guard;
 mod held;
 mod hops;
-mod interfaces;
 mod load;
 mod loads;
 mod lost;
@@ -52,7 +51,7 @@ use stamp::Stamp;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use weir_plane::Listen;
 use weir_steering::ServiceId;
 
@@ -97,8 +96,6 @@ pub struct KernelPlane {
     tracing: Option<trace::Tracing>,
     /// Who counts frames that are lost on their way out, if the kernel tells.
     lost: Option<Lost>,
-    /// Why nobody counts by interface, where several have the program.
-    uncounted: Mutex<Option<String>>,
     /// Who forgets next hops, once that was asked for.
     hops: OnceLock<Hops>,
     /// What this memory has taken the place of, until nothing is left in it.

@@ -6,7 +6,6 @@
 //! that once a control plane is there again.
 
 use super::KernelPlane;
-use super::interfaces;
 use super::load::{PROGRAM, load_over, missing};
 use super::program::Program;
 use super::resize::pin_of;
@@ -21,7 +20,6 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant, SystemTime};
 use weir_plane::{Fate, Frame, Sample, SampledFlow, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
@@ -228,13 +226,8 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
-        let counted = self.front.is_none().then(|| self.link_entry());
-        if let Some(why) = counted.and_then(|entry| interfaces::follow(directory, entry)) {
-            *self.uncounted.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-        }
         link::replace_all(directory, self.link_entry())?;
         self.grace()?;
-        interfaces::has_followed(directory, counted);
         self.program.forget_others(directory)
     }
 }

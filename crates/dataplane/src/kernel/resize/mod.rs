@@ -27,7 +27,6 @@ mod fill;
 
 use super::front;
 use super::grace;
-use super::interfaces;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
 use super::size::marked_flows;
@@ -40,7 +39,6 @@ use libbpf_rs::{MapCore, MapHandle, Object};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use weir_plane::Limits;
 use weir_steering::{ELEMENT_BYTES, SEEN_WAYS};
 
@@ -261,7 +259,6 @@ impl KernelPlane {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
-                plane.uncounted = std::mem::take(&mut self.uncounted);
                 plane.held_count = self.held_count;
                 let fronted = self.front.is_some();
                 *self = plane;
@@ -303,14 +300,8 @@ impl KernelPlane {
                 Some(front) => front.entry(),
                 None => self.program.entry(),
             };
-            // A plane in user space would say of what it is given only that it was.
-            let counted = self.front.is_none().then_some(entry);
-            if let Some(why) = counted.and_then(|entry| interfaces::follow(directory, entry)) {
-                *self.uncounted.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-            }
             link::replace_all(directory, entry)?;
             grace()?;
-            interfaces::has_followed(directory, counted);
             self.program.forget_others(directory)?;
             let marks = former.marks.take();
             let followed = marks.as_ref().map_or(Ok(()), |marks| self.follow_marks(marks));
@@ -505,8 +496,6 @@ impl Moving {
     fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
         program.keep(&self.directory)?;
-        // Whoever arrives does it again, and says what kept it from that.
-        let _ = interfaces::follow(&self.directory, program.entry());
         link::replace_all(&self.directory, program.entry())?;
         grace()
     }

@@ -360,6 +360,7 @@ fn a_row_asks_as_long_as_a_connection_of_it_is_elsewhere() {
         world.add(Role::Draining);
         world.publish();
         world.start(3_000);
+        world.now += WARM;
         world.members[9].role = Role::Serving;
         world.publish();
         let before = world.asking();
@@ -383,6 +384,7 @@ fn a_look_waits_for_packets_that_follow_the_table_before() {
         world.add(Role::Draining);
         world.publish();
         let former = world.table().clone();
+        world.now += WARM;
         world.members[9].role = Role::Serving;
         world.publish();
         let early = (!waits).then(|| world.connections());
@@ -408,6 +410,7 @@ fn what_a_look_has_found_ends_with_its_table() {
     let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(5));
     world.add(Role::Draining);
     world.publish();
+    world.now += WARM;
     world.members[9].role = Role::Serving;
     world.publish();
     let found = world.connections();

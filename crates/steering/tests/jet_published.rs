@@ -436,6 +436,7 @@ fn rows_ask_again_for_what_no_look_has_seen() {
         world.add(Role::Draining);
         world.publish();
         world.start(3_000);
+        world.now += WARM;
         world.members[9].role = Role::Serving;
         world.publish();
         world.tell(Vec::new());
@@ -461,6 +462,7 @@ fn all_rows_ask_in_the_next_draft_and_no_earlier_one() {
     world.add(Role::Draining);
     world.publish();
     world.start(3_000);
+    world.now += WARM;
     world.members[9].role = Role::Serving;
     world.generation += 1;
     world.builder.draft(world.generation, &world.members, world.now).unwrap();

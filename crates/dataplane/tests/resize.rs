@@ -522,7 +522,7 @@ impl Drop for Stop<'_> {
 
 /// A table of the connection table's method that fills so many elements of the pool.
 fn table_of(elements: u32) -> weir_steering::Image {
-    let is_prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let is_prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let size = (2..=elements * 2048).rev().find(is_prime).expect("a prime");
     let builder = TrackedBuilder::new(weir_hash::HashKey::from_seed(5), size, false);
     let table = builder.build(1, &members(false)).unwrap();

@@ -368,7 +368,7 @@ fn vlans_that_packets_are_lost_by() {
     assert_eq!(mend.as_deref(), Some("ethtool -K eth0 rxvlan off"));
     // Without a VLAN no tag comes.
     assert_eq!(vlans(&eth0, &[eth0.clone(), other], Some(true), Auto), None);
-    let all = [&all[..], &[inner.clone()]].concat();
+    let all = [&all[..], std::slice::from_ref(&inner)].concat();
     for on in [&eth0, &b] {
         let (verdict, detail, _) = vlans(on, &all, None, Auto).expect("one is in another");
         assert!(verdict == Verdict::Warn && detail.contains("eth0.4.5 is a VLAN in"), "{detail}");

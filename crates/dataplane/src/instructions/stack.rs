@@ -31,8 +31,7 @@ pub(super) fn deepest(program: &[bpf_insn]) -> u32 {
     for part in starts.windows(2) {
         let function = functions.get_mut(&part[0]).expect("it starts there");
         let mut copy = None;
-        for at in part[0]..part[1] {
-            let next = program[at];
+        for (at, &next) in program.iter().enumerate().take(part[1]).skip(part[0]) {
             let through = match next.code & code::CLASS {
                 code::LDX => next.src_reg() == FRAME,
                 code::ST | code::STX => next.dst_reg() == FRAME,

@@ -161,6 +161,14 @@ fn with_history(lab: &Arc<Lab>) -> (Balancer, Vec<Held>) {
     (balancer, held)
 }
 
+/// A start goes on with what there is: packets, and what commands have set.
+fn resume(balancer: &Balancer, held: &mut [Held]) {
+    balancer.launch().unwrap();
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+    assert!(is_drained(balancer), "what a command has set is gone");
+    change_pool(balancer, held, 0);
+}
+
 fn is_drained(balancer: &Balancer) -> bool {
     let status = balancer.status().unwrap();
     common::backend(common::service(&status, "web4"), "b1")["state"] == "draining"
@@ -239,10 +247,7 @@ fn what_an_older_version_has_not_written_down_is_as_it_was_then() {
         }
     });
     held.extend(common::hold_both(&lab, 20));
-    balancer.launch().unwrap();
-    assert_eq!(balancer.status().unwrap()["resumed"], true);
-    assert!(is_drained(&balancer), "what a command has set is gone");
-    change_pool(&balancer, &mut held, 0);
+    resume(&balancer, &mut held);
     common::assert_none_broke(traffic);
 }
 
@@ -272,10 +277,7 @@ fn what_a_newer_version_has_written_down_is_refused_or_said_by_the_file() {
     }
     edit(&balancer, |document| novelty(&mut document["services"]["web4"]["configured"]));
     assert_goes_on(&lab, &balancer);
-    balancer.launch().unwrap();
-    assert_eq!(balancer.status().unwrap()["resumed"], true);
-    assert!(is_drained(&balancer), "what a command has set is gone");
-    change_pool(&balancer, &mut held, 0);
+    resume(&balancer, &mut held);
     common::assert_none_broke(traffic);
 }
 

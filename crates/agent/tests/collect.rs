@@ -1,8 +1,11 @@
 //! What an agent says is half-open when a balancer asks: a real agent, over the kernel's own connections, and a
 //! balancer that the test plays.
 
+mod played;
+
 use nix::sys::socket::{Backlog, listen, setsockopt};
 use nix::{setsockopt_impl, sockopt_impl};
+use played::{Played, Session};
 use std::collections::HashSet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,15 +16,15 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status, Streaming};
 use weir_agent::speak::{Balancer as Address, Options, Speaking};
 use weir_rpc::message::{self, Connection, Kind};
 use weir_rpc::pki::{self, Role};
 use weir_rpc::tls::Files;
 use weir_rpc::{
-    Balancer, BalancerServer, Collect, Endpoints, FromAgent, FromBalancer, MOST_OF_A_MESSAGE,
-    PROTOCOL, Welcome, from_agent, from_balancer,
+    BalancerServer, Collect, Endpoints, FromAgent, FromBalancer, MOST_OF_A_MESSAGE, PROTOCOL,
+    Welcome, from_agent, from_balancer,
 };
 
 sockopt_impl!(
@@ -33,25 +36,6 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More than one message has room for, over two servers.
 const CLIENTS: usize = MOST_OF_A_MESSAGE / 2 + 100;
-
-type Session = (Streaming<FromAgent>, mpsc::Sender<Result<FromBalancer, Status>>);
-
-/// Gives the test what agents say.
-struct Played(mpsc::Sender<Session>);
-
-#[tonic::async_trait]
-impl Balancer for Played {
-    type SpeakStream = ReceiverStream<Result<FromBalancer, Status>>;
-
-    async fn speak(
-        &self,
-        request: Request<Streaming<FromAgent>>,
-    ) -> Result<Response<Self::SpeakStream>, Status> {
-        let (to, answers) = mpsc::channel(16);
-        let _ = self.0.send((request.into_inner(), to)).await;
-        Ok(Response::new(ReceiverStream::new(answers)))
-    }
-}
 
 fn files(directory: &Path, name: &str) -> Files {
     let at = |file: String| directory.join(file);

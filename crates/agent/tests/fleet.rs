@@ -2,6 +2,8 @@
 //! have a certificate of its authority, follows those that come and go, and goes on with them after its next start.
 //! Needs root.
 
+mod played;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,45 +11,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use played::{Played, Session};
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status, Streaming};
 use weir_agent::speak::{Balancer as Address, Options, Speaking};
 use weir_rpc::message::{Balancers, Peer};
 use weir_rpc::pki::{self, Role};
 use weir_rpc::tls::Files;
 use weir_rpc::{
-    Balancer, BalancerServer, Endpoints, FromAgent, FromBalancer, PROTOCOL, Welcome, from_agent,
-    from_balancer,
+    BalancerServer, Endpoints, FromBalancer, PROTOCOL, Welcome, from_agent, from_balancer,
 };
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What an agent says in a session, and where it is answered.
-type Session = (Streaming<FromAgent>, mpsc::Sender<Result<FromBalancer, Status>>);
-
-/// Gives the test the sessions that begin.
-struct Played(mpsc::Sender<Session>);
-
-#[tonic::async_trait]
-impl Balancer for Played {
-    type SpeakStream = ReceiverStream<Result<FromBalancer, Status>>;
-
-    async fn speak(
-        &self,
-        request: Request<Streaming<FromAgent>>,
-    ) -> Result<Response<Self::SpeakStream>, Status> {
-        let (to, answers) = mpsc::channel(16);
-        let _ = self.0.send((request.into_inner(), to)).await;
-        Ok(Response::new(ReceiverStream::new(answers)))
-    }
-}
 
 /// A balancer that a test plays.
 struct Stage {

@@ -91,6 +91,20 @@ impl World {
         world
     }
 
+    /// Nine that serve, and a tenth that is foreseen: what begins now in rows that it would have is tracked.
+    fn with_one_foreseen(seed: u64) -> Self {
+        let mut world = Self::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(seed));
+        world.add(Role::Draining);
+        world.publish();
+        world
+    }
+
+    /// The tenth has been foreseen for long enough to serve at once.
+    fn it_serves(&mut self) {
+        self.now += WARM;
+        self.members[9].role = Role::Serving;
+    }
+
     fn add(&mut self, role: Role) {
         let backend = self.next_backend;
         self.next_backend += 1;
@@ -356,12 +370,9 @@ fn rows_stop_asking_for_connections_that_are_gone() {
 #[test]
 fn a_row_asks_as_long_as_a_connection_of_it_is_elsewhere() {
     for blind in [false, true] {
-        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(3));
-        world.add(Role::Draining);
-        world.publish();
+        let mut world = World::with_one_foreseen(3);
         world.start(3_000);
-        world.now += WARM;
-        world.members[9].role = Role::Serving;
+        world.it_serves();
         world.publish();
         let before = world.asking();
         let found = if blind { Vec::new() } else { world.connections() };
@@ -380,12 +391,9 @@ fn a_row_asks_as_long_as_a_connection_of_it_is_elsewhere() {
 #[test]
 fn a_look_waits_for_packets_that_follow_the_table_before() {
     for waits in [true, false] {
-        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(4));
-        world.add(Role::Draining);
-        world.publish();
+        let mut world = World::with_one_foreseen(4);
         let former = world.table().clone();
-        world.now += WARM;
-        world.members[9].role = Role::Serving;
+        world.it_serves();
         world.publish();
         let early = (!waits).then(|| world.connections());
         let mut late = HashMap::new();
@@ -407,11 +415,8 @@ fn a_look_waits_for_packets_that_follow_the_table_before() {
 /// What was found is of the table that was published then: another one may have tracked the row since.
 #[test]
 fn what_a_look_has_found_ends_with_its_table() {
-    let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(5));
-    world.add(Role::Draining);
-    world.publish();
-    world.now += WARM;
-    world.members[9].role = Role::Serving;
+    let mut world = World::with_one_foreseen(5);
+    world.it_serves();
     world.publish();
     let found = world.connections();
     world.builder.tell_connections(&mut found.into_iter());
@@ -432,12 +437,9 @@ fn what_a_look_has_found_ends_with_its_table() {
 #[test]
 fn rows_ask_again_for_what_no_look_has_seen() {
     for asks in [false, true] {
-        let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(8));
-        world.add(Role::Draining);
-        world.publish();
+        let mut world = World::with_one_foreseen(8);
         world.start(3_000);
-        world.now += WARM;
-        world.members[9].role = Role::Serving;
+        world.it_serves();
         world.publish();
         world.tell(Vec::new());
         assert_eq!(world.asking(), 0.0, "of no connection anything is known");
@@ -458,12 +460,9 @@ fn rows_ask_again_for_what_no_look_has_seen() {
 /// A draft that was made before is no answer to it, and what is left out as not elsewhere changes nothing.
 #[test]
 fn all_rows_ask_in_the_next_draft_and_no_earlier_one() {
-    let mut world = World::new("table", WARM, 9, ChaCha8Rng::seed_from_u64(9));
-    world.add(Role::Draining);
-    world.publish();
+    let mut world = World::with_one_foreseen(9);
     world.start(3_000);
-    world.now += WARM;
-    world.members[9].role = Role::Serving;
+    world.it_serves();
     world.generation += 1;
     world.builder.draft(world.generation, &world.members, world.now).unwrap();
     world.builder.ask_again();

@@ -7,6 +7,8 @@ KILLS := 200
 FRAMES := 1000000
 FORWARD := l2
 PLANE := kernel
+OFFLOAD :=
+RULES :=
 RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
@@ -21,7 +23,8 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
 	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp|dpdk|p4]'
-	@echo '          [SECONDS=30] [FLEET=3]'
+	@echo '          [SECONDS=30] [FLEET=3 [ROUTER=bgp|gobgp]]'
+	@echo '          [PLANE=af-xdp|dpdk OFFLOAD=sound|hostile [RULES=N]]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -30,7 +33,7 @@ help:
 	@echo 'make soak-faults [EVENTS=500] [WEIR_SEED=N]'
 	@echo '            one history of faults under connections'
 	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
-	@echo '            SIGKILLs at random moments of updates under connections'
+	@echo '            SIGKILLs at random moments of changes of method, pool and file under connections'
 	@echo 'make upgrade-test [OLD=COMMIT] [NEW=COMMIT]'
 	@echo '            a version takes the place of an older one, and goes again, under connections'
 	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
@@ -42,7 +45,8 @@ help:
 	@echo '            the P4 plane on a running simple switch (p4c-bm2-ss and simple_switch in PATH)'
 	@echo 'make kernel-test'
 	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it), and a laboratory'
-	@echo '            there with VLANs, bonds and the ends of tunnels that the kernel has'
+	@echo '            there with VLANs, bonds and the ends of tunnels that the kernel has, and the units'
+	@echo '            of the packages under systemd'
 	@echo 'make build  target/release/weir'
 	@echo 'make site   the documentation as pages for a browser, in target/site'
 	@echo 'make deb    Debian packages of it, in target/deb'
@@ -60,7 +64,7 @@ deb: build
 	@scripts/deb
 
 demo: build
-	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s $(if $(FLEET),--fleet $(FLEET))
+	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s $(if $(OFFLOAD),--offload $(OFFLOAD)) $(if $(RULES),--rules $(RULES)) $(if $(FLEET),--fleet $(FLEET)) $(if $(ROUTER),--router $(ROUTER))
 
 test:
 	@scripts/setup test
@@ -87,7 +91,7 @@ upgrade-test:
 
 # The documentation as pages for a browser.
 site:
-	@cargo run --locked --release --quiet -p weir-site -- . target/site
+	@scripts/site
 
 # Without cargo-fuzz: see scripts/fuzz.
 fuzz:

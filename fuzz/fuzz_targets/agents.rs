@@ -6,9 +6,10 @@
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use weir_rpc::message::{self, Connection};
+use weir_rpc::{quic, serving};
 use weir_rpc::{
     Balancers, Endpoints, Event, Events, FromAgent, FromBalancer, Kind, MOST_BALANCERS,
-    MOST_ENDPOINTS, MOST_OF_A_MESSAGE, PROTOCOL, TableAsked, TablePart, from_agent, from_balancer,
+    MOST_ENDPOINTS, MOST_OF_A_MESSAGE, MOST_OF_A_WEIGHT, MOST_OF_WORDS, MOST_QUIC, MOST_SERVED, PROTOCOL, QuicLb, Serving, TableAsked, TablePart, from_agent, from_balancer,
 };
 
 /// A message that can be read; it is written and read again. By bytes: no number that is none equals itself.
@@ -39,6 +40,24 @@ fn assert_balancers(said: &Balancers) {
     let Ok(list) = message::balancers(said) else { return };
     assert!(list.peers.len() <= MOST_BALANCERS);
     assert_eq!(message::balancers(&Balancers::from(&list)), Ok(list));
+}
+
+fn assert_serving(said: &Serving) {
+    let Ok(list) = serving::serving(said) else { return };
+    assert!(list.len() <= MOST_SERVED && list.len() <= said.served.len());
+    let (message, left) = serving::message(&list);
+    assert_eq!((serving::serving(&message), left), (Ok(list), 0));
+}
+
+fn assert_quic(said: &QuicLb) {
+    let Ok(list) = quic::quic_lb(said) else { return };
+    assert!(list.len() <= MOST_QUIC);
+    for config in list.iter().flat_map(|one| &one.configs) {
+        let length = config.server_id.len() + usize::from(config.nonce_length);
+        assert!(config.config_id <= 6 && length <= 19, "{config:?}");
+    }
+    let (message, left) = quic::message(&list);
+    assert_eq!((quic::quic_lb(&message), left), (Ok(list), 0));
 }
 
 fn assert_events(said: &Events) {
@@ -87,6 +106,11 @@ fn from_agent(what: &from_agent::What) {
                 assert!(good(load.cpu) && own.is_none_or(good), "{load:?}");
             }
         }
+        What::Health(health) => {
+            let health = message::health(health);
+            assert!(health.why.len() <= MOST_OF_WORDS && !health.why.contains(char::is_control));
+            assert!(health.weight.len() <= MOST_OF_A_WEIGHT);
+        }
         What::DumpBegin(_) | What::DumpEnd(_) | What::Reached(_) => {}
     }
 }
@@ -101,7 +125,11 @@ fn from_balancer(what: &from_balancer::What) {
             );
             welcome.endpoints.iter().for_each(assert_endpoints);
             welcome.balancers.iter().for_each(assert_balancers);
+            welcome.serving.iter().for_each(assert_serving);
+            welcome.quic_lb.iter().for_each(assert_quic);
         }
+        What::Serving(serving) => assert_serving(serving),
+        What::QuicLb(quic) => assert_quic(quic),
         What::Balancers(balancers) => assert_balancers(balancers),
         What::Endpoints(endpoints) => assert_endpoints(endpoints),
         What::Mark(_) | What::Dump(_) | What::Collect(_) => {}

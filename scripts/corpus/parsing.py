@@ -283,6 +283,13 @@ def fragments():
     book.setup("any_port", [B1], of_any_port())
     book.setup("by_source_beside", [B1, backend(2)],
                [service(addr, 53, "udp") for addr in (VIP, VIP6)] + of_any_port(affinity="client", backends=["b2"]))
+    by_port = [service(addr, port, protocol, affinity="client", fragments=True)
+               for addr in (VIP, VIP6) for protocol, port in (("udp", 53), ("tcp", 80))]
+    book.setup("by_source_port", [B1], by_port)
+    book.setup("by_source_port_also", [B1, backend(2)],
+               [service(addr, 53, "udp", affinity="client", fragments=True, also=[other])
+                for addr, other in (("10.0.0.3", VIP), ("2001:db8::3", VIP6))]
+               + [service(addr, 80, "tcp", backends=["b2"]) for addr in (VIP, VIP6)])
     book.setup("client", [B1], [service(addr, 53, "udp", affinity="client") for addr in (VIP, VIP6)])
     numbers = iter(range(1, 60000))
     for name, body, new in (("tcp", tcp(), False), ("tcp_syn", tcp(flags="S"), True),
@@ -371,6 +378,13 @@ def fragments():
                   drops(Packet(eth(dst="02:00:00:00:00:04"), *later.layers[1:]), "other_host"))
         book.case(f"{name}_source_denied", "sources.denied", "by_source_denied", "A list says whose are taken.",
                   drops(later, "denied_source"))
+        book.case(f"{name}_source_of_a_port", "fragment.by_source", "by_source_port",
+                  "So it is where a service of one port is alone at its address and says so.",
+                  takes, sends(later, B1))
+        book.case(f"{name}_source_of_a_port_after", "fragment.by_source", "by_source_port",
+                  "With a first one it goes the same way.", begins, sends(later, B1), sends(alien, B1))
+        book.case(f"{name}_source_of_a_second_address", "fragment.by_source", "by_source_port_also",
+                  "At each of its addresses, whatever there is of another protocol.", takes, sends(later, B1))
         book.case(f"{name}_flow", "fragment.by_flow", "any_port", "Where flows are led, its port would be needed.",
                   drops(later, "later_fragment"), begins, sends(later, B1))
         book.case(f"{name}_client_of_a_port", "fragment.one_port", "client", "Where a service takes one port, it may be another's.",

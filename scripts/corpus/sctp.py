@@ -154,7 +154,8 @@ def ways(book):
             setup = f"{kind}_over{6 if over6 else 4}"
             book.setup(setup, [to], services())
             for family in (4, 6):
-                rule = "tunnel.ports4" if family == 4 else "tunnel.ports6"
+                # Where nothing outside varies with the flow, nobody asks for its ports.
+                rule = f"tunnel.{'ports' if over6 or kind in ('fou', 'gue') else 'in'}{family}"
                 for sport in (5555, 40000):
                     made = lambda chunk: Packet(eth(), ip(family), sctp(chunk, sport=sport), data(20))
                     book.case(f"{setup}_{NAMES[family]}_{sport}", rule, setup,

@@ -2,6 +2,7 @@
 checksums follow (RFC 1624), and so does what an ICMP error quotes (RFC 5508)."""
 
 from errors import ROUTER, ROUTER6
+from forwarding import FAR, tunnel
 from messages import MANY, told
 from model import (CLIENT, CLIENT6, DEVICES, NOBODY, NOBODY6, OTHER, OUR_MAC, TAGGED, VIP, VIP6, Book, Step, backend,
                    change, drops, eth, length_of, lowers, passes, sends, service, way_tags)
@@ -253,6 +254,10 @@ def to_clients():
     book.setup("same", pool(), services())
     book.setup("any", pool(), services(None, None))
     book.setup("own", pool(port=PORT), services(), own_macs=[OUR_MAC])
+    # What quotes a datagram may be about a tunnel's, too, where there are some.
+    beside = [backend(3, FAR, tunnel=tunnel("fou", False))]
+    book.setup("port_beside", pool(port=PORT) + beside, services())
+    book.setup("any_beside", pool() + beside, services(None, None))
     for setup, (given, most) in LIMITS.items():
         book.setup(setup, pool(port=PORT, **given), services())
         for family in (4, 6):
@@ -325,6 +330,12 @@ def to_clients():
                        Tcp(sport=5555, dport=1234, flags="PA"), data(40)).bytes() for to in (inside, vip)]
         book.case(f"{name}_error_any_port", "back.about_any_port", "any", "An error about a packet to any port of a backend.",
                   back(error(family, pick((3, 4), (2, 0)), made[0], pick(CLIENT, CLIENT6)), vip, None, quote=made[1]))
+        for setup, rule, inner, outer in (("port_beside", "back.about_nat", PORT, 53),
+                                          ("any_beside", "back.about_any_port", 1234, 1234)):
+            made = [Packet(Ip(src=CLIENT, dst=to) if family == 4 else Ip6(src=CLIENT6, dst=to),
+                           Udp(sport=5555, dport=dport), data(40)).bytes() for to, dport in ((inside, inner), (vip, outer))]
+            book.case(f"{name}_error_{setup}", rule, setup, "An error about a backend's datagram, which is no tunnel's.",
+                      back(error(family, pick((3, 4), (2, 0)), made[0], pick(CLIENT, CLIENT6)), vip, None, quote=made[1]))
         head = Ip(src=ROUTER, dst=CLIENT, df=0) if family == 4 else Ip6(src=ROUTER6, dst=CLIENT6)
         asks = Icmp(type=pick(8, 128), code=0, word=7, v6=family == 6)
         book.case(f"{name}_no_error", "back.about_nothing", "port", "An echo request to somebody quotes nothing.",

@@ -1,10 +1,10 @@
 //! `weir bench`: asks for measurements, and prints them.
 
-use crate::cli::{
-    BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions,
-};
 use crate::out;
 use anyhow::Context;
+use serde::Serialize;
+use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
@@ -12,13 +12,16 @@ use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
 use weir_bench::{
     checks, control, fleet, instructions, lookup, maps, plane, throughput, update, xdp,
 };
+use weir_cli::{
+    BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions,
+};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
         BenchVerb::Xdp { instructions: true, beside, json, .. } => {
             let report = instructions::run(&beside)?;
             lines(&report.rows, json);
-            if json { out::json(&report) } else { Ok(()) }
+            finish(&report, json)
         }
         BenchVerb::Xdp {
             flows,
@@ -55,37 +58,47 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             lines(&report.quic, json);
             lines(&report.decapsulation, json);
-            if json { out::json(&report) } else { Ok(()) }
+            finish(&report, json)
         }
         BenchVerb::Update { states, rounds, json } => {
             let request = update::Request { states, rounds };
             let report = update::run(&request, |rows| lines(rows, json))?;
-            if json { out::json(&report) } else { Ok(()) }
+            finish(&report, json)
         }
         BenchVerb::Throughput { forward, rounds, seconds, json } => {
             let named = |name: &String| {
                 throughput::Forward::ALL.into_iter().find(|forward| forward.name() == name)
             };
             let forward = forward.iter().filter_map(named).collect();
-            let weir = std::env::current_exe().context("cannot find the program itself")?;
+            let weir = program()?;
             let request = throughput::Request { weir, forward, rounds, seconds };
             let report = throughput::run(&request, |row| lines(std::slice::from_ref(row), json))?;
-            if json { out::json(&report) } else { Ok(()) }
+            finish(&report, json)
         }
         BenchVerb::Plane(options) => burst_plane(options),
         BenchVerb::Control(options) => control_plane(&options),
         BenchVerb::Checks { backends, interval, seconds, patience, json } => {
             let time = Duration::from_secs(seconds.into());
-            let weir = std::env::current_exe().context("cannot find the program itself")?;
+            let weir = program()?;
             let request = checks::Request { weir, backends, interval, time, patience };
             let report = checks::run(&request, |row| lines(std::slice::from_ref(row), json))?;
-            if json { out::json(&report) } else { Ok(()) }
+            finish(&report, json)
         }
-        BenchVerb::Fleet(options) => a_fleet(options),
+        BenchVerb::Fleet(options) => a_fleet(&options),
         BenchVerb::Lookup(options) if options.control => othello_control(&options),
         BenchVerb::Lookup(options) => lookups(&options),
-        BenchVerb::Maps(options) => compact_maps(options),
+        BenchVerb::Maps(options) => compact_maps(&options),
     }
+}
+
+/// This program, which is what is measured from outside.
+fn program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the program itself")
+}
+
+/// At the end all of it, for programs.
+fn finish(report: &impl Serialize, json: bool) -> anyhow::Result<()> {
+    if json { out::json(report) } else { Ok(()) }
 }
 
 fn tunnel(name: &str) -> Option<Encapsulation> {
@@ -106,59 +119,34 @@ fn lines(rows: &[impl std::fmt::Display], json: bool) {
 }
 
 fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
-    let request = control::Request {
-        weir: std::env::current_exe()?,
-        sizes: options.sizes(),
-        rounds: options.rounds,
-        failovers: options.failovers,
-        scrapes: options.scrapes,
-        patience: options.patience,
-        seed: options.seed,
-    };
+    let request = options.request(std::env::current_exe()?);
     let report = control::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
-    if options.json { out::json(&report) } else { Ok(()) }
+    finish(&report, options.json)
 }
 
-fn a_fleet(options: FleetOptions) -> anyhow::Result<()> {
-    let FleetOptions { balancers, agents, backends, states, link, rate, seconds, .. } = options;
-    let FleetOptions { connections, rounds, patience, json, .. } = options;
-    let request = fleet::Request {
-        weir: std::env::current_exe().context("cannot find the program itself")?,
-        balancers,
-        agents,
-        backends,
-        states,
-        link,
-        rate,
-        seconds,
-        connections,
-        rounds,
-        patience,
-    };
-    let report = fleet::run(&request, |row| lines(std::slice::from_ref(row), json))?;
-    if json { out::json(&report) } else { Ok(()) }
+fn a_fleet(options: &FleetOptions) -> anyhow::Result<()> {
+    let request = options.request(program()?);
+    let report = fleet::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
+    finish(&report, options.json)
 }
-
-/// Flows whose frames, and whose table, are beyond every cache.
-const MANY_FLOWS: u32 = 16_000_000;
 
 fn over_sockets(options: &PlaneOptions) -> anyhow::Result<()> {
     let request = plane::af_xdp::Request {
-        weir: std::env::current_exe().context("cannot find the program itself")?,
+        weir: program()?,
         flows: options.flows.first().copied().unwrap_or(1000),
         packets: u32::try_from(options.packets).context("too many packets")?,
         rounds: options.rounds,
     };
     let report =
         plane::af_xdp::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
-    if options.json { out::json(&report) } else { Ok(()) }
+    finish(&report, options.json)
 }
 
 fn by_rules(options: PlaneOptions, rules: u32) -> anyhow::Result<()> {
     let PlaneOptions { methods, flows, packets, rounds, seed, json, .. } = options;
     let request = plane::rules::Request { methods, flows, rules, packets, rounds, seed };
     let rows = plane::rules::run(&request, |row| lines(std::slice::from_ref(row), json))?;
-    if json { out::json(&serde_json::json!({ "rows": rows })) } else { Ok(()) }
+    finish(&serde_json::json!({ "rows": rows }), json)
 }
 
 fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
@@ -168,36 +156,22 @@ fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
     if options.ports == "af-xdp" {
         return over_sockets(&options);
     }
-    let forward = |name: &String| plane::Forward::ALL.into_iter().find(|way| way.name() == name);
-    let (mut residue_flows, mut cores) = (options.residue_flows, options.cores);
-    if options.full {
-        residue_flows.push(MANY_FLOWS);
-        let two = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-        cores = if two { vec![1, 2] } else { vec![1] };
-    }
-    let request = plane::Request {
-        methods: options.methods,
-        forward: options.forward.iter().filter_map(forward).collect(),
-        flows: options.flows,
-        residue_flows,
-        cores,
-        packets: options.packets,
-        rounds: options.rounds,
-        seed: options.seed,
-    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let request = options.request(cores);
     if options.ports == "dpdk" {
         let report =
             plane::dpdk::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
-        return if options.json { out::json(&report) } else { Ok(()) };
+        lines(report.testpmd_failure.as_slice(), options.json);
+        return finish(&report, options.json);
     }
     let report = plane::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
-    if options.json { out::json(&report) } else { Ok(()) }
+    finish(&report, options.json)
 }
 
 fn othello_control(options: &LookupOptions) -> anyhow::Result<()> {
     let progress = |row: &lookup::control::Row| lines(std::slice::from_ref(row), options.json);
     let report = lookup::control::run(&options.states, options.rounds, progress)?;
-    if options.json { out::json(&report) } else { Ok(()) }
+    finish(&report, options.json)
 }
 
 fn lookups(options: &LookupOptions) -> anyhow::Result<()> {
@@ -252,25 +226,9 @@ fn lookup_request(options: &LookupOptions) -> anyhow::Result<lookup::Request> {
     })
 }
 
-fn compact_maps(options: MapsOptions) -> anyhow::Result<()> {
+fn compact_maps(options: &MapsOptions) -> anyhow::Result<()> {
     let people = !options.json && !options.csv;
-    let (keys, bits) = match options.full {
-        true => (vec![1_000_000, 4_000_000, 16_000_000], vec![8, 12, 16, 24, 32, 40]),
-        false => (options.keys, options.bits),
-    };
-    let request = maps::Request {
-        structures: options.structures,
-        keys,
-        bits,
-        threads: options.threads,
-        alien: options.alien,
-        zipf: options.zipf,
-        updates: options.updates,
-        batch: options.batch,
-        lookups: options.lookups,
-        rounds: options.rounds,
-        seed: options.seed,
-    };
+    let request = options.request();
     if people {
         out::line(format_args!("seed {}\n", request.seed));
     }

@@ -2,31 +2,13 @@
 
 use crate::out;
 use anyhow::Context;
-use clap::Args;
 use std::io::Read;
-use std::path::PathBuf;
+use weir_cli::ImportOptions;
 use weir_control::engine::EngineError;
 use weir_control::import::{Form, ImportError, import};
 
 /// The largest text that is read.
 const MOST: u64 = 64 << 20;
-
-#[derive(Args)]
-pub struct ImportOptions {
-    /// What is read; - for the standard input.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// What it is. Without it: what it looks like.
-    #[arg(long, value_parser = ["keepalived", "ipvsadm", "cilium"])]
-    pub from: Option<String>,
-    /// Interface whose packets are balanced, as often as there are some. Without it, those of
-    /// keepalived's vrrp_instances, or eth0.
-    #[arg(long = "interface", value_name = "INTERFACE")]
-    pub interfaces: Vec<String>,
-    /// Where the configuration goes, which must not be there yet. Without it: the standard output.
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
 
 pub fn run(options: ImportOptions) -> anyhow::Result<()> {
     let ImportOptions { file, from, interfaces, output } = options;
@@ -56,7 +38,7 @@ pub fn run(options: ImportOptions) -> anyhow::Result<()> {
     match output {
         None => out::text(&imported.text),
         Some(path) => {
-            crate::init::write(&path, &imported.text)?;
+            weir_control::init::write_new(&path, &imported.text)?;
             let path = path.display();
             out::line(format!("{path} written: {services} services with {backends} backends"));
             out::line(format!("then: weir check --config {path}; weir doctor --config {path}"));

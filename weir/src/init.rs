@@ -1,33 +1,12 @@
 //! `weir init`: a configuration for this host.
 
-use crate::cli::InitOptions;
 use crate::out;
-use anyhow::Context;
-use std::fs::{DirBuilder, OpenOptions, remove_file};
-use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::fs::remove_file;
+use std::net::SocketAddr;
+use weir_cli::InitOptions;
 use weir_control::config::Protocol;
 use weir_control::engine::EngineError;
-use weir_control::init::{InitError, Plan, Wanted};
-
-/// An address, with a port or without.
-pub fn address(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok((address, None));
-    }
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    if let Some(address) = bare.and_then(|text| text.parse::<IpAddr>().ok()) {
-        return Ok((address, None));
-    }
-    match text.parse::<SocketAddr>() {
-        Ok(address) if address.port() != 0 => Ok((address.ip(), Some(address.port()))),
-        _ => {
-            Err("give an address, such as 10.0.0.11, 10.0.0.11:8080 or [2001:db8::11]:8080".into())
-        }
-    }
-}
+use weir_control::init::{InitError, Plan, Wanted, there_already, write_new};
 
 pub fn run(options: InitOptions) -> anyhow::Result<()> {
     let InitOptions { vip, backends, name, udp, forward, nat, interfaces, output, prepare } =
@@ -53,7 +32,7 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
     if to_output {
         out::text(&plan.text);
     } else {
-        write(&output, &plan.text)?;
+        write_new(&output, &plan.text)?;
     }
     if prepare && let Err(error) = plan.prepare() {
         // Whoever tries again begins with what is left to do.
@@ -84,32 +63,4 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
         say(format!("then: weir doctor --config {file}; weir run --config {file}"));
     }
     Ok(())
-}
-
-fn there_already(path: &Path) -> anyhow::Error {
-    let words = format!(
-        "{} is there already and stays as it is; remove it, or give --output another file, or - for the \
-         standard output",
-        path.display()
-    );
-    EngineError::Conflict(words).into()
-}
-
-/// Writes a file that is not there yet: whole, or not at all.
-pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;
-    }
-    // Keys may come into it later.
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o640).open(path);
-    let mut file = match opened {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(there_already(path)),
-        opened => opened.with_context(failed)?,
-    };
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    if written.is_err() {
-        let _ = remove_file(path);
-    }
-    written.with_context(failed)
 }

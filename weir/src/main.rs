@@ -3,20 +3,23 @@
 
 mod agent;
 mod announce;
+#[cfg(feature = "laboratory")]
 mod bench;
-mod cli;
 mod control;
+#[cfg(feature = "laboratory")]
 mod fib;
 mod fleet;
 mod history;
 mod import;
 mod init;
+#[cfg(feature = "laboratory")]
 mod lab;
-mod manual;
 mod out;
 mod pki;
 mod plan;
+#[cfg(feature = "laboratory")]
 mod reproduce;
+#[cfg(feature = "laboratory")]
 mod sim;
 mod snapshot;
 mod source;
@@ -24,13 +27,17 @@ mod trace;
 mod user_plane;
 
 use clap::Parser;
-use cli::{Cli, Verb};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use weir_cli::{Cli, Verb, manual};
 use weir_control::api::{ClientError, FlowRequest};
 use weir_control::config::PlaneKind;
 use weir_control::engine::{EngineError, Kind};
+use weir_control::otlp::{self, Exporter};
 
 fn main() -> ExitCode {
     if cfg!(feature = "dpdk") {
@@ -78,11 +85,12 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
         Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
         Verb::Doctor { options, no_probe, json, .. } => {
-            control::doctor(&agent::balancers_file(*options), !no_probe, json)
+            control::doctor(&options.balancers_file(), !no_probe, json)
         }
         Verb::Check { file, config, upgrade } => {
             done(control::check(&config.unwrap_or(file), upgrade))
         }
+        #[cfg(feature = "laboratory")]
         Verb::Fib { what } => fib::run(what),
         Verb::Schema { proto: true, .. } => {
             out::text(weir_control::api::PROTO);
@@ -90,14 +98,20 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Schema { api: true, .. } => done(out::json(&weir_control::api::openapi())),
         Verb::Schema { .. } => done(out::json(&weir_control::config::schema())),
-        Verb::Completions { shell } => done(manual::completions(shell)),
+        Verb::Completions { shell } => done(manual::completions(shell).map(out::text)),
         Verb::Man { directory } => done(manual::write(&directory)),
         Verb::Pki { verb } => pki::run(verb),
         Verb::Agent(options) => done(agent::run(&options)),
+        #[cfg(feature = "laboratory")]
         Verb::Lab(command) => lab::run(*command),
+        #[cfg(feature = "laboratory")]
         Verb::Sim(options) => done(sim::run(&options)),
+        #[cfg(feature = "laboratory")]
         Verb::Reproduce(options) => done(reproduce::run(&options)),
+        #[cfg(feature = "laboratory")]
         Verb::Bench { what } => done(bench::run(what)),
+        #[cfg(not(feature = "laboratory"))]
+        Verb::Absent(verb) => Err(verb.refused()),
         Verb::Status { instance, json } => done(control::status(instance, json)),
         Verb::Explain {
             protocol,
@@ -144,22 +158,63 @@ fn run(
     break_connections: bool,
     plane: Option<PlaneKind>,
 ) -> anyhow::Result<()> {
-    begin_to_log();
-    tokio::runtime::Builder::new_multi_thread()
+    let log = begin_to_log();
+    let ended = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?
-        .block_on(weir_control::run::run(config, break_connections, plane))
+        .block_on(weir_control::run::run(config, break_connections, plane));
+    if let Some(log) = log {
+        log.flush(LAST_LINES);
+    }
+    ended
 }
 
-/// What processes that go on say goes to standard error. They go on as well where nobody takes it: a full disk, or
-/// a reader that is gone.
-fn begin_to_log() {
+/// How long a collector has to take the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What processes that go on say goes to standard error, and to a collector if there is one (docs/metrics.md). They go
+/// on as well where nobody takes it: a full disk, or a reader that is gone.
+fn begin_to_log() -> Option<Exporter> {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (collector, wrong) = match otlp::from_environment() {
+        Ok(collector) => (collector, None),
+        Err(wrong) => (None, Some(wrong)),
+    };
+    let (lines, exporter) = collector.unzip();
+    let errors = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    tracing_subscriber::registry().with(filter).with(errors).with(lines).init();
+    if let Some(wrong) = wrong {
+        tracing::warn!("{wrong}");
+    }
+    exporter
+}
+
+#[cfg(all(test, not(feature = "laboratory")))]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn what_is_not_there_is_told_whatever_it_is_asked() {
+        for (words, name) in [
+            ("weir lab --method jet --duration 10s", "`weir lab`"),
+            ("weir lab compare", "`weir lab`"),
+            ("weir sim --list", "`weir sim`"),
+            ("weir fib switch --nodes 3", "`weir fib`"),
+            ("weir reproduce", "`weir reproduce`"),
+            ("weir bench xdp --json", "`weir bench`"),
+        ] {
+            let Ok(cli) = Cli::try_parse_from(words.split(' ')) else { panic!("{words}") };
+            let said = dispatch(cli.verb).map_err(|error| error.to_string()).unwrap_err();
+            assert!(said.contains("built without the laboratory") && said.contains(name), "{said}");
+        }
+        assert!(Cli::try_parse_from(["weir", "nonsense"]).is_err());
+        let help = Cli::command().render_help().to_string();
+        assert!(help.starts_with("A layer-4 load balancer"), "{help}");
+        assert!(help.contains("agent") && !help.contains("Not in this program"), "{help}");
+    }
 }

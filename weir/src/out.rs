@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process;
+use weir_control::doctor::{self, Finding};
 
 /// The status of a command whose reader has gone: 128 + SIGPIPE.
 pub const READER_GONE: i32 = 141;
@@ -42,6 +43,33 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 pub fn compact_json(value: &impl Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string(value)?);
     Ok(())
+}
+
+/// Prints a report: as JSON, or in words.
+///
+/// # Errors
+///
+/// A value that JSON cannot hold.
+pub fn report<W: Display>(
+    report: &impl Serialize,
+    json: bool,
+    words: impl FnOnce() -> W,
+) -> anyhow::Result<()> {
+    if json {
+        return self::json(report);
+    }
+    text(words());
+    Ok(())
+}
+
+/// Prints what a doctor has found. Returns whether nothing failed.
+///
+/// # Errors
+///
+/// None: all findings can be JSON.
+pub fn findings(findings: &[Finding], json: bool) -> anyhow::Result<bool> {
+    report(&findings, json, || doctor::render(findings))?;
+    Ok(doctor::passed(findings))
 }
 
 /// Says something on the error output. Nobody to read it is no reason to stop.

@@ -1,14 +1,12 @@
-//! `weir plan`: what a file would change, in words.
+//! `weir plan`: what a file would change.
 
-use crate::cli::Instance;
 use crate::control::{STDIN, is_stdin, request, stdin_text};
 use crate::out;
 use anyhow::Context;
-use serde_json::{Map, Value};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
+use weir_cli::Instance;
 use weir_control::api::PlanRequest;
-use weir_control::engine::{EngineError, FieldChange, PlanReport, ServicePlan};
+use weir_control::engine::{EngineError, PlanReport};
 
 pub fn run(instance: Instance, file: Option<PathBuf>, json: bool) -> anyhow::Result<()> {
     // The instance may have another working directory.
@@ -22,149 +20,10 @@ pub fn run(instance: Instance, file: Option<PathBuf>, json: bool) -> anyhow::Res
         file => PlanRequest { file: file.map(absolute).transpose()?, text: None },
     };
     let report: PlanReport = request(instance, "POST", "/v1/plan", Some(&body))?;
-    if json {
-        out::json(&report)?;
-    } else {
-        tell(&report);
-    }
+    out::report(&report, json, || weir_watch::plan(&report))?;
     if report.refused {
         let words = "a reload would refuse it; --break-connections does it all the same";
         return Err(EngineError::Conflict(words.into()).into());
     }
     Ok(())
-}
-
-fn tell(report: &PlanReport) {
-    let file = &report.file;
-    if !report.changes {
-        out::line(format_args!("{file}: nothing would change"));
-        return;
-    }
-    out::line(format_args!("{file} would change:"));
-    for change in &report.settings {
-        out::line(format_args!("  {}", field(change)));
-    }
-    report.services.iter().for_each(service);
-    if report.unchanged > 0 {
-        let services = if report.unchanged == 1 {
-            "service stays as it is"
-        } else {
-            "services stay as they are"
-        };
-        out::line(format_args!("  {} {services}", report.unchanged));
-    }
-}
-
-fn service(service: &ServicePlan) {
-    let ServicePlan { name, change, .. } = service;
-    let mark = match &**change {
-        "new" => '+',
-        "removed" => '-',
-        "refused" => '!',
-        _ => '~',
-    };
-    let was = service.was.as_ref().map(|was| format!(", now called {was}")).unwrap_or_default();
-    let connections = match (&**change, service.connections, service.broken) {
-        ("new", ..) => String::new(),
-        (_, Some(known), Some(broken)) => {
-            format!(": {}, of which {broken} would break", count(known))
-        }
-        (_, Some(known), None) => format!(": {}; nobody knows how many would break", count(known)),
-        (_, None, _) => ": an unknown number of connections".into(),
-    };
-    out::line(format_args!("{mark} service {name}{was}, {change}{connections}"));
-    if let Some(why) = &service.why {
-        out::line(format_args!("    {why}"));
-    }
-    for change in &service.fields {
-        out::line(format_args!("    {}", field(change)));
-    }
-    for backend in &service.backends {
-        let mark = match &*backend.change {
-            "new" => '+',
-            "removed" => '-',
-            _ => '~',
-        };
-        let fields: Vec<String> = backend.fields.iter().map(field).collect();
-        let held = match backend.connections {
-            Some(0) | None => String::new(),
-            Some(held) => format!(" ({})", count(held)),
-        };
-        let fields = if fields.is_empty() { backend.change.clone() } else { fields.join(", ") };
-        out::line(format_args!("  {mark} backend {}: {fields}{held}", backend.name));
-    }
-}
-
-fn field(change: &FieldChange) -> String {
-    let mut parts = Vec::new();
-    differ(&change.field, &change.from, &change.to, &mut parts);
-    parts.join(", ")
-}
-
-/// In what two values differ: of tables their fields, not all of both.
-fn differ(name: &str, from: &Value, to: &Value, parts: &mut Vec<String>) {
-    if let (Value::Object(before), Value::Object(after)) = (from, to)
-        && !is_time(before)
-        && !is_time(after)
-    {
-        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        for field in names {
-            let of = |all: &Map<String, Value>| all.get(field).cloned().unwrap_or_default();
-            let (from, to) = (of(before), of(after));
-            if from != to {
-                differ(&format!("{name}.{field}"), &from, &to, parts);
-            }
-        }
-        return;
-    }
-    parts.push(format!("{name}: {} -> {}", value(from), value(to)));
-}
-
-/// Whether this is a duration.
-fn is_time(fields: &Map<String, Value>) -> bool {
-    fields.len() == 2 && fields.contains_key("secs")
-}
-
-fn value(of: &Value) -> String {
-    match of {
-        Value::Null => "none".into(),
-        Value::String(text) => text.clone(),
-        Value::Object(fields) if is_time(fields) => {
-            let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
-            let whole = std::time::Duration::new(part("secs"), part("nanos") as u32);
-            humantime::format_duration(whole).to_string()
-        }
-        other => other.to_string(),
-    }
-}
-
-fn count(connections: usize) -> String {
-    match connections {
-        1 => "1 connection".into(),
-        n => format!("{n} connections"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn of_tables_that_differ_the_fields_are_told() {
-        let time = |seconds| json!({ "secs": seconds, "nanos": 0 });
-        let check =
-            |port, seconds| json!({ "port": port, "type": "tcp", "interval": time(seconds) });
-        let said = |from, to| field(&FieldChange { field: "check".into(), from, to });
-        assert_eq!(
-            said(check(80, 2), check(81, 5)),
-            "check.interval: 2s -> 5s, check.port: 80 -> 81"
-        );
-        assert_eq!(
-            said(json!({ "a": 1 }), json!({ "b": [2] })),
-            "check.a: 1 -> none, check.b: none -> [2]"
-        );
-        assert!(said(check(80, 2), Value::Null).starts_with("check: {"));
-        assert_eq!(said(time(1), time(60)), "check: 1s -> 1m");
-    }
 }

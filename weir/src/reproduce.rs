@@ -1,12 +1,12 @@
 //! `weir reproduce`: draws the papers' figures again with our numbers (docs/reproduce.md).
 
-use crate::cli::ReproduceOptions;
 use crate::out;
 use anyhow::Context;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
+use weir_cli::ReproduceOptions;
 use weir_figures::{Figure, Head, Machine, Run, Setup, Size, choose, figures, html};
 
 /// Lists the figures, or runs those that are named and writes the report.

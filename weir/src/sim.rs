@@ -1,11 +1,11 @@
 //! `weir sim`: plays a scenario.
 
-use crate::cli::SimOptions;
 use crate::out;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
+use weir_cli::SimOptions;
 use weir_sim::{BUILTIN, Progress, Report, Scenario, builtin, run_with};
 
 pub fn run(options: &SimOptions) -> anyhow::Result<()> {

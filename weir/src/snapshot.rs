@@ -1,12 +1,12 @@
 //! `weir snapshot`, and `weir explain --snapshot`.
 
-use crate::cli::Instance;
 use crate::{control, out};
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use weir_cli::Instance;
 use weir_control::api::{FlowRequest, SnapshotRequest};
 use weir_control::snapshot::Snapshot;
 
@@ -54,5 +54,5 @@ pub fn explain(file: &Path, flow: &FlowRequest, json: bool) -> anyhow::Result<()
     let said = Snapshot::read(&text)
         .and_then(|snapshot| snapshot.explain(flow))
         .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
-    control::print_explanation(said, json)
+    control::tell(said, json)
 }

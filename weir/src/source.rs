@@ -1,12 +1,11 @@
 //! `weir source`: prefixes on services' lists of sources, beside those of the file.
 
-use crate::cli::{Instance, Listing, SourceVerb};
-use crate::control::{NO_BODY, request, say, table};
+use crate::control::{NO_BODY, request, say};
 use crate::out;
-use serde::Serialize;
-use std::time::Duration;
+use weir_cli::{Instance, Listing, SourceVerb};
 use weir_control::api::{Answer, UnlistSource};
-use weir_control::engine::{EngineError, ListSource, ListedSource, Status};
+use weir_control::engine::{EngineError, ListSource, Status};
+use weir_watch::Listed;
 
 pub fn run(instance: Instance, verb: SourceVerb, json: bool) -> anyhow::Result<()> {
     let answer = match verb {
@@ -30,59 +29,18 @@ fn put(instance: Instance, listing: Listing, allow: bool) -> anyhow::Result<Answ
     request(instance, "PUT", &path, Some(&body))
 }
 
-/// One of them with its service, for programs.
-#[derive(Serialize)]
-struct Listed<'a> {
-    service: &'a str,
-    #[serde(flatten)]
-    source: &'a ListedSource,
-}
-
 fn list(instance: Instance, wanted: Option<&str>, json: bool) -> anyhow::Result<()> {
     let status: Status = request(instance, "GET", "/v1/status", NO_BODY)?;
     let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
-    let mut listed = Vec::new();
     let mut services = status.services.iter().filter(|service| is_wanted(&service.name)).peekable();
     if let (Some(wanted), None) = (wanted, services.peek()) {
         let words = format!("there is no service {wanted}; `weir status` lists them");
         return Err(EngineError::NotFound(words).into());
     }
+    let mut listed = Vec::new();
     for service in services {
         let sources = service.sources.iter().flat_map(|sources| &sources.by_commands);
         listed.extend(sources.map(|source| Listed { service: &service.name, source }));
     }
-    if json {
-        return out::json(&listed);
-    }
-    let mut lines = table(&["service", "prefix", "packets", "for", "by", "reason"]);
-    for Listed { service, source } in &listed {
-        let left = source.seconds_left.map_or_else(|| "ever".into(), time);
-        let reason = source.reason.clone().unwrap_or_default();
-        let (prefix, by) = (source.prefix.clone(), source.by.clone());
-        lines.add_row(vec![(*service).to_owned(), prefix, does(source).into(), left, by, reason]);
-    }
-    out::line(lines.trim_fmt());
-    Ok(())
-}
-
-fn does(source: &ListedSource) -> &'static str {
-    if source.allow { "taken" } else { "dropped" }
-}
-
-fn time(seconds: u32) -> String {
-    humantime::format_duration(Duration::from_secs(seconds.into())).to_string()
-}
-
-/// One of them, on a line of the status.
-pub fn words(source: &ListedSource) -> String {
-    let left = source.seconds_left.map(|left| format!(", for {} more", time(left)));
-    let reason = source.reason.as_ref().map(|reason| format!(": {reason}"));
-    format!(
-        "  {} {} (a command of {}{}{})",
-        source.prefix,
-        does(source),
-        source.by,
-        left.unwrap_or_default(),
-        reason.unwrap_or_default()
-    )
+    out::report(&listed, json, || weir_watch::sources(&listed) + "\n")
 }

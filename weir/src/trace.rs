@@ -1,21 +1,16 @@
 //! `weir trace`: packets as they come, with what became of each and why.
 
-use crate::cli::{Instance, TraceOptions};
+use crate::control::block_on;
 use crate::out;
-use anyhow::Context;
-use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use weir_control::engine::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
-use weir_watch::{Capture, may_create, sentence};
-
-/// What each rule of the program says.
-const RULES: &str = include_str!("../../corpus/rules.toml");
+use weir_cli::{Instance, TraceOptions};
+use weir_control::engine::{TraceLine, TraceRequest, TraceTotals};
+use weir_watch::{Capture, Sentences, may_create, sentence};
 
 pub fn run(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(follow(instance, options))
+    block_on(follow(instance, options))?
 }
 
 async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
@@ -23,7 +18,7 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
     // What would be refused anyway is refused before packets go through the slower program.
     write.iter().try_for_each(|path| may_create(path, force))?;
     let mut capture: Option<Capture> = None;
-    let sentences = if rules { rule_sentences()? } else { BTreeMap::new() };
+    let sentences = if rules { Sentences::of_rules()? } else { Sentences::default() };
     let client = instance.client();
     let request = TraceRequest::from(wanted);
     let (mut shown, mut totals, mut ended) = (0u64, TraceTotals::default(), None);
@@ -38,7 +33,7 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
                     Some(capture) => capture.add(&packet, &sentence(&packet)),
                     None if json => out::compact_json(&packet),
                     None => {
-                        tell(&packet, &sentences);
+                        out::text(weir_watch::packet(&packet, &sentences));
                         Ok(())
                     }
                 };
@@ -104,31 +99,5 @@ async fn enough(duration: Option<Duration>, began: &mut oneshot::Receiver<()>) {
     match duration {
         Some(duration) if began.await.is_ok() => tokio::time::sleep(duration).await,
         _ => std::future::pending().await,
-    }
-}
-
-fn rule_sentences() -> anyhow::Result<BTreeMap<String, String>> {
-    #[derive(serde::Deserialize)]
-    struct Rules {
-        rules: BTreeMap<String, String>,
-    }
-    let rules: Rules = toml::from_str(RULES).context("the rules of this build")?;
-    Ok(rules.rules)
-}
-
-fn tell(packet: &TracedPacket, sentences: &BTreeMap<String, String>) {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(packet.time);
-    let time = humantime::format_rfc3339_micros(time).to_string();
-    let time = time.split_once('T').map_or(&time[..], |(_, time)| time);
-    out::line(format_args!("{time} {} {}", packet.interface, sentence(packet)));
-    if sentences.is_empty() {
-        return;
-    }
-    if packet.more_rules {
-        out::line("    ...");
-    }
-    for rule in &packet.rules {
-        let sentence = sentences.get(rule).map_or("", |sentence| sentence);
-        out::line(format_args!("    {rule:<26} {sentence}"));
     }
 }

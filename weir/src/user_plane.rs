@@ -1,6 +1,5 @@
 //! `weir plane`: the process of a plane in user space.
 
-use crate::cli::UserPlaneOptions;
 use crate::out;
 use anyhow::Context;
 use std::sync::Arc;
@@ -8,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
-use weir_control::process::PlaneLock;
-use weir_plane_burst::beside;
+use weir_cli::UserPlaneOptions;
+use weir_control::process::{PlaneLock, started_with};
+use weir_plane_burst::beside::{self, Choice, RulesOf, Wanted};
 use weir_plane_dpdk::{Memory, beside as dpdk};
 
 /// Runs it until a signal, or until the data plane wants none any more. If another one runs for this
@@ -28,7 +28,7 @@ pub fn run(options: &UserPlaneOptions) -> anyhow::Result<bool> {
         });
     }
     let pins = options.pins.as_deref().context("--pins is missing")?;
-    let arguments = started_with();
+    let arguments = started_with(std::env::args().skip(2));
     let lock = PlaneLock::acquire_for(&options.run_dir, &arguments)
         .with_context(|| format!("cannot lock {}", options.run_dir.display()))?;
     let Some(lock) = lock else {
@@ -44,14 +44,33 @@ pub fn run(options: &UserPlaneOptions) -> anyhow::Result<bool> {
         }
         told.store(true, Ordering::Relaxed);
     })?;
+    let no_rules = |why: &str| lock.say_no_rules(why);
     let done = match &setup {
-        Some(setup) => dpdk::run(pins, setup, &stop).map_err(anyhow::Error::from),
-        None => beside::run(pins, &stop).map_err(anyhow::Error::from),
+        Some(setup) => dpdk::run(pins, setup, &stop, &no_rules).map_err(anyhow::Error::from),
+        None => {
+            let setup = beside::Setup { threads: options.threads.into(), rules: rules(options) };
+            beside::run(pins, &setup, &stop, &no_rules).map_err(anyhow::Error::from)
+        }
     };
     if let Err(error) = &done {
         lock.say(&error.to_string());
     }
     done.map(|()| true)
+}
+
+/// Rules of a card, if there are to be some.
+fn rules(options: &UserPlaneOptions) -> Option<Wanted> {
+    let card = match options.offload.as_deref()? {
+        "ntuple" => RulesOf::Ntuple,
+        _ => RulesOf::Emulated,
+    };
+    let choice = match &*options.choice {
+        "all" => Choice::All,
+        "sampled" => Choice::Sampled { one_in: 16, least: 4, flows: 65_536 },
+        _ => Choice::Heavy { width: 1 << 14, least: 32 },
+    };
+    let UserPlaneOptions { rules, queues, hysteresis, hostile, .. } = *options;
+    Some(Wanted { card, rules, queues, choice, hysteresis, hostile })
 }
 
 /// Ports of DPDK, if there are to be any.
@@ -65,23 +84,9 @@ fn setup(options: &UserPlaneOptions) -> anyhow::Result<Option<dpdk::Setup>> {
         ports,
         memory: Memory { huge: options.huge_pages, megabytes: options.memory_mb },
         longest_nap: options.longest_nap,
+        threads: options.threads,
+        rules: rules(options),
     }))
-}
-
-/// The arguments by which a control plane knows whether this is the process that it wants: what it has given
-/// besides the directories.
-fn started_with() -> Vec<String> {
-    let places = ["--pins", "--run-dir"];
-    let mut found = Vec::new();
-    let mut all = std::env::args().skip(2);
-    while let Some(argument) = all.next() {
-        if places.contains(&&*argument) {
-            all.next();
-        } else {
-            found.push(argument);
-        }
-    }
-    found
 }
 
 /// Somebody wants the process to end.

@@ -21,9 +21,14 @@ const PLANE: &str = "plane = \"af-xdp\"\n";
 const METRICS: &str = "127.0.0.1:9469";
 
 fn start(lab: &Arc<Lab>, method: &str, service_lines: &str) -> Balancer {
+    start_with(lab, method, service_lines, "")
+}
+
+/// The same with more tables.
+fn start_with(lab: &Arc<Lab>, method: &str, service_lines: &str, tables: &str) -> Balancer {
     let spec = BalancerSpec {
         method: method.into(),
-        balancer_lines: format!("{PLANE}metrics = \"{METRICS}\"\n"),
+        balancer_lines: format!("{PLANE}metrics = \"{METRICS}\"\n{tables}"),
         service_lines: service_lines.into(),
         ..BalancerSpec::new(WEIR, POOL)
     };
@@ -72,6 +77,112 @@ fn concury_holds_in_tunnels() {
 #[test]
 fn residue_holds_behind_nat() {
     unbroken_by_kills("residue", Topology::Nat, "forward = \"nat\"");
+}
+
+fn unbroken_with_rules(method: &str, rules: u32, profile: &str) {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+    let balancer = start_with(&lab, method, "", &user_plane::rules(rules, profile));
+    let what = format!("{method}, {rules} rules, a {profile} card (emulated)");
+    user_plane::unbroken_with_rules(&lab, &balancer, POOL, &what, rules < 50);
+}
+
+#[test]
+fn concury_holds_over_a_hostile_card() {
+    unbroken_with_rules("concury", 1_000, "hostile");
+}
+
+#[test]
+fn residue_holds_over_a_hostile_card() {
+    unbroken_with_rules("residue", 1_000, "hostile");
+}
+
+#[test]
+fn concury_holds_over_a_card_that_is_full() {
+    unbroken_with_rules("concury", 8, "hostile");
+}
+
+/// Where the card takes no rules, the plane goes on without, and says why.
+#[test]
+fn a_card_without_rules_is_gone_around() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start_with(&lab, "concury", "", "\n[offload]\ncard = \"ntuple\"\n");
+    let mut held = common::hold_both(&lab, 20);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "without rules", &balancer));
+    let said = plane(&balancer);
+    assert!(said["no_rules"].as_str().is_some_and(|why| why.contains("ntuple on")), "{said}");
+    assert_eq!(count(&balancer, "led"), 0);
+    let table = balancer.command(&["status"]).unwrap();
+    assert!(table.contains("goes on without rules of a card: "), "{table}");
+}
+
+/// Frames that came by each queue of the balancer's interface and were led to a socket, as the driver counts them.
+fn led(lab: &Lab) -> Vec<u64> {
+    let mut ethtool = lab.balancer_command("ethtool").unwrap();
+    let said = common::stdout(&ethtool.args(["-S", "eth0"]).output().unwrap());
+    let counts = said.lines().filter_map(|line| {
+        let (name, count) = line.trim().rsplit_once(' ')?;
+        let queue = name.strip_prefix("rx_queue_")?.strip_suffix("_xdp_redirect:")?;
+        Some((queue.parse::<usize>().ok()?, count.parse::<u64>().ok()?))
+    });
+    let mut counts: Vec<(usize, u64)> = counts.collect();
+    counts.sort_unstable();
+    counts.into_iter().map(|(_, count)| count).collect()
+}
+
+/// Two threads, each with the socket of one of two queues: both decide what comes by theirs, and whoever is killed
+/// while the pool changes, no connection breaks. So it is when the interface is another one.
+#[test]
+fn threads_share_the_work() {
+    let _alone = common::alone();
+    let spec = LabSpec { backends: BACKENDS, queues: Some(2), ..LabSpec::default() };
+    let lab = common::lab_of(spec);
+    let balancer = start_with(&lab, "concury", "", "\n[af_xdp]\nthreads = 2\n");
+    assert_eq!(count(&balancer, "sockets"), 2, "one of each queue");
+    let mut held = common::hold_both(&lab, 40);
+    let taken = |held: &mut Vec<common::Held>, when: &str| {
+        let (received, before) = (count(&balancer, "received"), led(&lab));
+        assert_eq!(before.len(), 2, "{when}: the interface has two queues");
+        let mut more = vec![0; 2];
+        common::eventually("packets come by both queues", || {
+            common::assert_unbroken(held, when, &balancer);
+            // Each new one takes one of them.
+            held.extend(common::hold_both(&lab, 2));
+            more = led(&lab).iter().zip(&before).map(|(now, before)| now - before).collect();
+            more.iter().all(|more| *more >= 100)
+        });
+        // What neither had taken would be missing.
+        let least: u64 = more.iter().sum();
+        common::eventually("both threads have taken what came", || {
+            count(&balancer, "received") >= received + least
+        });
+    };
+    taken(&mut held, "two threads");
+    lab.replace_balancer_interface().unwrap();
+    common::assert_unbroken(&mut held, "another interface", &balancer);
+    common::eventually("it has sockets there", || count(&balancer, "sockets") == 2);
+    taken(&mut held, "another interface");
+    drop(held);
+    let traffic = common::mixed_traffic(&lab, 200);
+    let mut held = user_plane::unbroken_by_kills(&lab, &balancer, POOL, 4, "concury");
+    user_plane::decides(&balancer, &mut held);
+    user_plane::enough(traffic);
+
+    // Others are none that can take their place while weir runs; from the next start on they are.
+    let process = process(&balancer);
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    assert!(text.contains("threads = 2\n"), "{text}");
+    fs::write(balancer.config(), text.replace("threads = 2\n", "threads = 3\n")).unwrap();
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(refused.contains("[af_xdp] cannot change while weir runs"), "{refused}");
+    balancer.kill();
+    balancer.launch().unwrap();
+    gone(process);
+    // One thread more than there are queues has nothing to do, and the others go on.
+    self::process(&balancer);
+    common::eventually("sockets are counted", || count(&balancer, "sockets") == 2);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "three threads", &balancer));
 }
 
 /// Memory of other sizes takes the place of the one in use, the control plane stops, the setting is taken back,
@@ -294,6 +405,10 @@ fn what_it_cannot_is_refused() {
         (
             text(&format!("follow_flows = 64\n{}", PLANE.trim())) + backend,
             ["weir.toml:4: balancer: follow_flows: ", "balancer.plane = \"kernel\""],
+        ),
+        (
+            text(PLANE.trim()) + backend + "\n[af_xdp]\nthreads = 6\n",
+            ["weir.toml:17: af_xdp: threads: 6 is out of range", "give 1..5"],
         ),
         (
             text("plane = \"switch\"") + backend,

@@ -7,7 +7,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use common::{Held, PATIENCE, WEB4, WEIR};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use weir_lab::topology::{backend4, backend6, front4};
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_lab::topology::{backend4, backend6, client4, front4};
 use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec, NetNs};
 use weir_rpc::pki::{self, Request, Role};
 
@@ -117,11 +118,15 @@ impl World {
     }
 
     fn with(method: &str, limits: &str) -> Self {
+        Self::of(|lab| spec(lab, method, limits))
+    }
+
+    fn of(spec: impl FnOnce(&Lab) -> BalancerSpec) -> Self {
         let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
         certificates(&lab);
         // Before there is a balancer: it is waited for.
         let agents = (0..BACKENDS).map(|number| Some(agent(&lab, number))).collect();
-        let balancer = common::start_spec(&lab, spec(&lab, method, limits));
+        let balancer = common::start_spec(&lab, spec(&lab));
         let world = Self { agents, balancer, lab };
         world.told();
         world
@@ -169,7 +174,7 @@ impl World {
     /// What is served for Prometheus.
     fn served(&self) -> String {
         let served = || {
-            let address = std::net::SocketAddr::from((front4(0), METRICS));
+            let address = SocketAddr::from((front4(0), METRICS));
             let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
             stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
             let mut text = String::new();
@@ -334,7 +339,7 @@ fn a_reload_listens_elsewhere_at_once() {
     let file = world.balancer.config().to_owned();
     let text = fs::read_to_string(&file).unwrap();
     let listens = |port: u16| {
-        let address = std::net::SocketAddr::from((front4(0), port));
+        let address = SocketAddr::from((front4(0), port));
         let tried = world.lab.balancer().enter(|| TcpStream::connect_timeout(&address, PATIENCE));
         tried.unwrap().is_ok()
     };
@@ -390,6 +395,68 @@ fn a_flood_of_syns_makes_no_state_and_breaks_nothing() {
     });
     world.knows_exactly(held.len() as u64);
     common::assert_unbroken(&mut held, "after a flood", &world.balancer);
+}
+
+/// Where agents tell, a place of a prefix is free when they say that a connection has ended: at once, and not only
+/// when connections are counted, every ten seconds. Of one that its server has ended no packet says so, and of one that
+/// its client has ended the packet does not count.
+#[test]
+fn an_end_that_an_agent_tells_makes_room_at_once() {
+    const MOST: usize = 4;
+    const ENDS: usize = 10;
+    // Less than a count for each.
+    const LIMIT: Duration = Duration::from_secs(8 * ENDS as u64);
+    let _alone = common::alone();
+    let world = World::of(|lab| {
+        let mut spec = spec(lab, "concury", "");
+        spec.tcp_lines +=
+            &format!("\nnew_flows = {{ source_connections = {MOST}, ipv4_prefix = 24 }}");
+        spec
+    });
+    let client = &world.lab.clients()[0];
+    let from = SocketAddr::from((client4(0, 0), 0));
+    let hold = || client.enter(|| Held::open(from, WEB4)).unwrap().expect("a connection");
+    let says = |words: &str| {
+        let line = format!("explain tcp {}:9 {WEB4}", from.ip());
+        common::eventually(words, || common::command(&world.balancer, &line).contains(words));
+    };
+    let full = "dropped as source_connection_cap";
+    let mut held: Vec<Held> = (0..MOST).map(|_| hold()).collect();
+    says(full);
+    let begun = client.enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&from.into()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.connect(&WEB4.into()).is_err(), "it cannot be open yet");
+        socket
+    });
+    common::eventually("one more is dropped", || {
+        common::dropped(&world.status(), "source_connection_cap") > 0
+    });
+    assert!(begun.unwrap().peer_addr().is_err(), "one more is open");
+
+    let started = Instant::now();
+    // Their ends here are open still.
+    let mut ended = Vec::new();
+    for round in 0..ENDS {
+        let mut one = held.remove(0);
+        if round % 2 == 0 {
+            one.ended_by_server().unwrap();
+            ended.push(one);
+        } else {
+            drop(one);
+        }
+        says("taken; its /24 may hold 1 connections more");
+        held.push(hold());
+        says(full);
+    }
+    let took = started.elapsed();
+    assert!(took < LIMIT, "{ENDS} ends made room in {took:?}");
+    common::assert_unbroken(&mut held, "in the place of those that have ended", &world.balancer);
+    // They have left nothing behind: as many may begin as before.
+    drop(ended);
+    drop(held);
+    says(&format!("taken; its /24 may hold {MOST} connections more"));
 }
 
 struct Stop<'a>(&'a AtomicBool);
@@ -461,6 +528,15 @@ fn nobody_without_a_certificate_is_heard() {
     };
     netns.enter(talk).unwrap();
     common::eventually("who speaks no TLS is turned away", || away() > before);
+
+    // Many of them fill no log, and all are counted.
+    const MANY: u64 = 400;
+    let refusals = || common::log(&world.balancer).matches("an agent was refused").count() as u64;
+    let (before, lines, begun) = (away(), refusals(), Instant::now());
+    netns.enter(|| (0..MANY).for_each(|_| talk())).unwrap();
+    common::eventually("all are counted", || away() >= before + MANY);
+    let seconds = begun.elapsed().as_secs() + 2;
+    assert!(refusals() - lines <= seconds, "{} lines in {seconds} s", refusals() - lines);
 
     // Those who may still do, and have not been disturbed.
     world.told();

@@ -810,3 +810,80 @@ fn what_is_described_is_what_is_served() {
     assert!(!common::log(&balancer).contains("panicked"), "{}", common::log_tail(&balancer, 40));
     assert!(balancer.status().is_ok());
 }
+
+/// Another implementation's reader of the description asks by it, with what it allows and what it does not, by TLS, for
+/// each of the roles. Whatever is asked, nothing of it is the balancer's own fault, and what is answered is described.
+#[test]
+fn schemathesis_finds_no_fault_in_any_role() {
+    let _alone = common::alone();
+    let made =
+        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/schemathesis")).output();
+    let made = made.unwrap();
+    assert!(made.status.success(), "{}", stderr(&made));
+    let program = stdout(&made).trim().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ours = Authority::new();
+    let ca = ours.write(folder, "ca.pem");
+    let (certificate, key) = ours.certify(folder, "server", "balancer");
+    let roles = ["read", "operate", "admin"];
+    let mut api = format!(
+        "[api]\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclient_ca = \"{ca}\"\n"
+    );
+    for role in roles {
+        api += &format!("[[api.client]]\ncertificate = \"{role}\"\nrole = \"{role}\"\n");
+    }
+    let lab = common::lab(3);
+    let balancer = start_with(&lab, &api);
+    let here = lab.balancer();
+    eventually("the API is served by TLS", || connect(here, TLS).is_ok());
+    let description = folder.join("api.json");
+    fs::write(&description, stdout(&common::weir(&["schema", "--api"]))).unwrap();
+    let operations: Value = serde_json::from_slice(&fs::read(&description).unwrap()).unwrap();
+    let all: usize = operations["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|one| one.as_object().unwrap().len())
+        .sum();
+    let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u32 = seed.unwrap_or_else(rand::random);
+    println!("WEIR_SEED={seed}");
+    for role in roles {
+        let (certificate, key) = ours.certify(folder, role, role);
+        let report = folder.join(format!("{role}.json"));
+        let mut asks = here.command(&program).unwrap();
+        asks.arg("run").arg(&description).arg("--report-json-path").arg(&report);
+        asks.args(["--url", &format!("https://{TLS}"), "--tls-verify", &ca]);
+        asks.args(["--request-cert", &certificate, "--request-cert-key", &key]);
+        asks.args(["--header", "X-Weir: 1", "--seed", &seed.to_string(), "--max-examples", "12"]);
+        asks.args(["--phases", "coverage,fuzzing", "--report", "json", "--no-color"]);
+        asks.args([
+            "--checks",
+            "not_a_server_error,response_schema_conformance,content_type_conformance",
+        ]);
+        // Answers that go on until somebody closes them.
+        asks.args(["--exclude-path", "/v1/watch", "--exclude-path", "/v1/trace"]);
+        // Whoever is refused before its request was read may not get the answer; a machine that is busy is slow.
+        asks.args(["--request-retries", "10", "--request-timeout", "120"]);
+        asks.args(["--suppress-health-check", "all"]).current_dir(folder);
+        let output = asks.output().expect("it runs");
+        let said = format!("{role}, WEIR_SEED={seed}: {}{}", stdout(&output), stderr(&output));
+        assert!(output.status.success(), "{said}");
+        let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+        assert_eq!(report["failures"], json!([]), "{said}");
+        assert_eq!(report["operations"]["tested"], json!(all - 2), "{said}");
+        assert!(report["test_cases"]["generated"].as_u64() > Some(300), "{said}");
+        // What a role may not do was refused, and what it may was done.
+        let refused = report["warnings"]["missing_auth"].as_array().unwrap();
+        let may_not = |what: &str| refused.iter().any(|one| one == what);
+        assert_eq!(may_not("POST /v1/reload"), role != "admin", "{said}");
+        let drain = "PUT /v1/services/{service}/backends/{backend}/drain";
+        assert_eq!(may_not(drain), role == "read", "{said}");
+        assert!(!may_not("GET /v1/status"), "{said}");
+        let log = audited(&balancer);
+        assert!(log.iter().any(|line| line["who"] == format!("certificate {role}")), "{role}");
+    }
+    assert!(!common::log(&balancer).contains("panicked"), "{}", common::log_tail(&balancer, 40));
+    assert!(balancer.status().is_ok());
+}

@@ -164,12 +164,29 @@ fn every_finding_of_doctor_is_explained() {
     assert_none(
         missing.map(|name| format!("docs/troubleshooting.md has no section {name}")).collect(),
     );
-    let others = ["findings", "by-symptom", "when-something-does-not-work"];
+    let others = ["findings", "drops", "by-symptom", "when-something-does-not-work"];
     let known = |name: &&String| names.contains(*name) || others.contains(&name.as_str());
     let stray = page.headings.iter().filter(|heading| !known(heading));
     assert_none(
         stray.map(|heading| format!("docs/troubleshooting.md: no finding {heading}")).collect(),
     );
+}
+
+/// Each reason for which a packet is not forwarded has a row that says what to do, and no row is about another one.
+#[test]
+fn every_reason_of_a_drop_is_explained() {
+    let page = read("docs/troubleshooting.md");
+    let (_, drops) = page.split_once("\n## Drops\n").expect("a section");
+    let (drops, _) = drops.split_once("\n## ").expect("the next one");
+    let rows = drops.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    let told: Vec<&str> =
+        rows.flat_map(|(names, _)| names.split(", ").map(|name| name.trim_matches('`'))).collect();
+    let known: Vec<&str> = weir_wire::Reason::ALL.iter().map(|reason| reason.name()).collect();
+    let missing = known.iter().filter(|name| !told.contains(name));
+    assert_none(missing.map(|name| format!("{name}: no row")).collect());
+    let stray = told.iter().filter(|name| !known.contains(name));
+    assert_none(stray.map(|name| format!("{name}: no reason")).collect());
+    assert_eq!(told.len(), known.len(), "a reason has two rows");
 }
 
 #[test]
@@ -392,6 +409,40 @@ fn commands_exist_with_their_options() {
     assert_none(faults);
 }
 
+/// Every option of a command is on some page. Those of laboratories, benches and figures are in their help.
+#[test]
+fn every_option_is_explained() {
+    const IN_THEIR_HELP: [&str; 6] = ["lab", "sim", "fib", "reproduce", "bench", "help"];
+    let text: String = files()
+        .iter()
+        .filter(|path| *path == "README.md" || path.starts_with("docs/") && path.ends_with(".md"))
+        .map(|path| read(path))
+        .collect();
+    let on_a_page = |option: &str| {
+        text.split(option)
+            .skip(1)
+            .any(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '-'))
+    };
+    let (mut options, mut faults) = (0, Vec::new());
+    for (command, help) in Program::ask().helps {
+        if IN_THEIR_HELP.iter().any(|verb| command.split(' ').next() == Some(*verb)) {
+            continue;
+        }
+        for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {
+            let Some(option) = line.split_whitespace().find(|word| word.starts_with("--")) else {
+                continue;
+            };
+            options += 1;
+            let option = option.trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
+            if !["--help", "--version"].contains(&option) && !on_a_page(option) {
+                faults.push(format!("weir {command} {option}: on no page"));
+            }
+        }
+    }
+    assert!(options > 150, "only {options} options were found");
+    assert_none(faults);
+}
+
 /// Whether a word looks like the name of a figure: `jet-fig3`, `fib-eq3.8`, `jet-table2`.
 fn is_figure(word: &str) -> bool {
     ["-fig", "-eq", "-table"].iter().any(|kind| {
@@ -449,4 +500,72 @@ fn the_container_has_what_a_build_needs() {
         found += 1;
     }
     assert!(found >= 8, "{found} packages of a build");
+}
+
+/// The site's reference has every command with its options, every field of the file, every request of the API: it is
+/// made of what the program prints.
+#[test]
+fn the_site_has_a_reference_of_the_program() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (said, out) = (folder.path().join("said"), folder.path().join("site"));
+    let man = said.join("man");
+    weir(&["man", &man.display().to_string()]);
+    let (schema, api) = (weir(&["schema"]), weir(&["schema", "--api"]));
+    fs::write(said.join("schema.json"), &schema).expect("a file");
+    fs::write(said.join("api.json"), &api).expect("a file");
+    let without = weir_site::write(root(), None, &out).unwrap_or_else(|error| panic!("{error}"));
+    let with = weir_site::write(root(), Some(&said), &out);
+    assert_eq!(with.unwrap_or_else(|error| panic!("{error}")), without + 3);
+    let page = |name: &str| {
+        let path = out.join(format!("reference-{name}.html"));
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let (commands, fields, requests) =
+        (page("command-line"), page("configuration-fields"), page("api-requests"));
+    let mut faults = Vec::new();
+    let mut needs = |page: &str, words: String| {
+        if !page.contains(&words) {
+            faults.push(format!("no {words}"));
+        }
+    };
+    for entry in fs::read_dir(&man).expect("manual pages") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        needs(&commands, format!("<h2 id=\"{name}\">"));
+    }
+    for option in ["--vip &lt;ADDRESS[:PORT]&gt;", "--prepare", "--break-connections", "--deadline"]
+    {
+        needs(&commands, format!("<code>{option}"));
+    }
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    fn all_fields(schema: &serde_json::Value, found: &mut BTreeSet<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            found.insert(name.clone());
+            all_fields(field, found);
+            all_fields(&field["items"], found);
+        }
+    }
+    let mut names = BTreeSet::new();
+    all_fields(&parse(&schema), &mut names);
+    assert!(names.len() > 100, "{names:?}");
+    for name in names {
+        // A field, or a table of its own.
+        if !fields.contains(&format!("<code>{name}</code>")) {
+            needs(&fields, format!("{name}]"));
+        }
+    }
+    let api = parse(&api);
+    for (path, methods) in api["paths"].as_object().expect("paths") {
+        for method in methods.as_object().expect("methods").keys() {
+            needs(&requests, format!(">{} {path}</h2>", method.to_uppercase()));
+        }
+    }
+    for name in api["components"]["schemas"].as_object().expect("schemas").keys() {
+        needs(&requests, format!("<h3 id=\"{}\">", name.to_lowercase()));
+    }
+    assert_none(faults);
+    // What the program does not print is told.
+    fs::write(said.join("api.json"), "no JSON").expect("a file");
+    let refused = weir_site::write(root(), Some(&said), &out).expect_err("it is told");
+    assert!(refused.to_string().contains("api.json"), "{refused}");
 }

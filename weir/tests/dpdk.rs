@@ -89,6 +89,81 @@ fn residue_holds_behind_nat() {
     unbroken_by_kills("residue", Topology::Nat, "forward = \"nat\"");
 }
 
+/// Rules of an emulated card, which does everything wrong that a card may.
+fn unbroken_with_rules(method: &str, rules: u32) {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let spec = BalancerSpec {
+        method: method.into(),
+        balancer_lines: lines(Topology::L2, &user_plane::rules(rules, "hostile")),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    process(&balancer);
+    let what = format!("{method}, {rules} rules, a hostile card (emulated)");
+    user_plane::unbroken_with_rules(&lab, &balancer, POOL, &what, rules < 50);
+}
+
+#[test]
+fn concury_holds_over_a_hostile_card() {
+    unbroken_with_rules("concury", 1_000);
+}
+
+#[test]
+fn residue_holds_over_a_card_that_is_full() {
+    unbroken_with_rules("residue", 8);
+}
+
+/// Two threads, each with a queue of every device: both are at work, and whoever is killed, nothing breaks. What is
+/// counted is of both: each frame that was sent is in the counts of a backend.
+#[test]
+fn threads_share_the_work() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let devices = lines(Topology::L2, "threads = 2\n");
+    let spec = BalancerSpec {
+        method: "concury".into(),
+        balancer_lines: devices.replace("iface=", "qpairs=2,iface="),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    let number = process(&balancer);
+    // Before anybody has been served, so that all that is served is counted.
+    let mut held = common::hold_both(&lab, 40);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "two threads", &balancer));
+    let queues = 2 * Topology::L2.interfaces().len();
+    assert_eq!(plane(&balancer)["counts"]["sockets"], queues, "each thread has one of each device");
+    let sent = || {
+        let status = balancer.status().expect("it answers");
+        let of = |backend: &serde_json::Value| backend["packets"].as_u64();
+        let services = status["services"].as_array().into_iter().flatten();
+        let backends = services.flat_map(|service| service["backends"].as_array()).flatten();
+        let packets: u64 = backends.filter_map(of).sum();
+        (status["plane"]["counts"]["sent"].as_u64().unwrap_or(0), packets)
+    };
+    common::eventually("what was sent is counted of backends", || {
+        let (sent, packets) = sent();
+        sent > 0 && packets >= sent
+    });
+    // Of its threads two have been at the ports: the other ones sleep until somebody calls.
+    let tasks = format!("/proc/{number}/task");
+    let used = || -> Vec<u64> {
+        let tasks = fs::read_dir(&tasks).expect("it runs").flatten();
+        let text = tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
+        text.filter_map(|text| text.split_whitespace().nth(2)?.parse().ok()).collect()
+    };
+    let before = used();
+    common::eventually("two threads look at their queues", || {
+        let now = used();
+        let busy = now.iter().zip(&before).filter(|(now, before)| **now > **before + 1000);
+        busy.count() >= 2
+    });
+    let traffic = common::mixed_traffic(&lab, 100);
+    let mut held = user_plane::unbroken_by_kills(&lab, &balancer, POOL, 2, "concury");
+    user_plane::decides(&balancer, &mut held);
+    enough(traffic);
+}
+
 /// Traffic, churn and a crash of the control plane, as `weir lab` has them.
 #[test]
 fn churn_breaks_nothing() {

@@ -1,31 +1,31 @@
 //! Whatever an operator and a bad day do, in any order: commands, files good and bad, other limits, a
-//! SIGKILL in the middle, a second instance, a full disc, an interface that is made anew, a cable that
-//! is pulled, files applied and gone back from, backends that die, floods. No connection and no flow of
-//! datagrams breaks but those of a backend that has died or was removed, no service stays behind, and in the
-//! end `weir status` is what a fresh start shows.
+//! SIGKILL in the middle, second instances, a full disc, maps that are full, an interface that is made anew, a
+//! cable that is pulled, files applied and gone back from, services that come and go, backends that die, floods.
+//! No connection and no flow of datagrams breaks but those of a backend that has died or was removed, none is
+//! reset by the balancer, no service stays behind, and in the end `weir status` is what a fresh start shows.
 //!
 //! `WEIR_EVENTS` events (24 of them here; `make soak` takes 500), drawn by `WEIR_SEED`; of the kinds
 //! `WEIR_KINDS` alone ("11,14"), to look at one of them.
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Flow, Held, WEB4, WEB6};
+use common::pool::{self, Pool};
+use common::{Flow, Held, SERVICES, WEB4};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use weir_lab::topology::INTERFACE;
-use weir_lab::{Balancer, BalancerSpec, FrameSender, Lab, LabSpec};
+use weir_lab::{Balancer, BalancerSpec, FrameSender, Lab, LabSpec, Resets};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -35,11 +35,64 @@ const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
 const BACKENDS: usize = 5;
 const STEADY: usize = 2;
 const ECHO: SocketAddr = SocketAddr::new(WEB4.ip(), 5353);
-const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
+/// Of a service that comes and goes.
+const MORE: SocketAddr = SocketAddr::new(WEB4.ip(), pool::MORE_PORT);
 /// Connections that are held at a time, at most.
 const HELD: usize = 80;
 /// Flows of datagrams that are held at a time, at most.
 const FLOWS: usize = 24;
+/// For so long what a flood has begun may be known.
+const HALF_OPEN: Duration = Duration::from_secs(200);
+
+/// Of what `weir status` has in all, counters, and what belongs to one process.
+const COUNTED: &[&str] = &[
+    "pid",
+    "uptime_seconds",
+    "resumed",
+    "lost",
+    "by_interface",
+    "agents_turned_away",
+    "agents_refused",
+    "outcomes",
+    "returned",
+    "ids",
+    "consistency",
+    "unrecorded_flows",
+    "bare_packets",
+    "reports",
+    "pending_flows",
+    "table_bytes_used",
+    "tables_moved",
+    "table_bytes_moved",
+    "tables_packed",
+    "table_bytes_packed",
+];
+/// The same of a service, and what its table is like, which depends on the connections that it has had.
+const COUNTED_OF_A_SERVICE: &[&str] = &[
+    "generation",
+    "digest",
+    "states",
+    "published_states",
+    "young",
+    "forgotten_young",
+    "untold",
+    "half_open",
+    "forgotten_half_open",
+    "refused_states",
+    "refused_of_prefix",
+    "table_bytes",
+    "control_bytes",
+    "last_update_ms",
+    "slots",
+    "tracking",
+];
+/// The same of a backend.
+const COUNTED_OF_A_BACKEND: &[&str] = &["states", "packets", "bytes", "flows", "load"];
+/// The same of its check.
+const COUNTED_OF_A_CHECK: &[&str] =
+    &["detail", "last", "checks", "failed", "last_error", "last_error_seconds", "seconds", "rise"];
+/// What a restart goes on from, in the run directory; all else there is of the data plane in memory.
+const SAVED: [&str; 4] = ["runtime.json", "runtime.log", "history.json", "history"];
 
 const FIELDS: &[&str] = &[
     "method = \"concury\"",
@@ -95,8 +148,11 @@ struct File {
     fields: &'static str,
     tracked_flows: u32,
     table_bytes: u64,
-    /// Weight and drain of each backend that is there.
-    pool: BTreeMap<usize, (u32, bool)>,
+    /// Whether maps are so small that they are full at once.
+    small: bool,
+    /// Whether the service is there that comes and goes.
+    more: bool,
+    pool: Pool,
 }
 
 struct World {
@@ -104,23 +160,20 @@ struct World {
     balancer: Balancer,
     disc: Disc,
     file: File,
+    resets: Resets,
     held: Vec<Held>,
     flows: Vec<Flow>,
+    /// When floods have begun connections, and how many.
+    floods: Vec<(Instant, u32)>,
     kinds: Vec<u32>,
     random: StdRng,
 }
 
-fn address(service: &str, backend: usize) -> String {
-    if service == "web6" {
-        format!("fd77::2:{}", backend + 1)
-    } else {
-        format!("10.77.2.{}", backend + 1)
-    }
-}
-
 impl World {
     fn new(seed: u64) -> Self {
-        let lab = common::lab_of(LabSpec { backends: BACKENDS, clients: 2, ..LabSpec::default() });
+        let more_ports = vec![pool::MORE_PORT];
+        let lab = LabSpec { backends: BACKENDS, clients: 2, more_ports, ..LabSpec::default() };
+        let lab = common::lab_of(lab);
         let balancer = common::start_spec(&lab, BalancerSpec::new(common::WEIR, STEADY));
         // Anew, with a run directory that can be full.
         balancer.stop(common::PATIENCE);
@@ -128,46 +181,42 @@ impl World {
         assert!(common::weir(&["unload", "--name", &name]).status.success());
         let disc = Disc::mount(&balancer.config().parent().unwrap().join("weir"));
         balancer.launch().unwrap();
-        let pool = (0..STEADY).map(|backend| (backend, (1, false))).collect();
-        let file = File { fields: FIELDS[0], tracked_flows: 20_000, table_bytes: 20 << 20, pool };
+        let file = File {
+            fields: FIELDS[0],
+            tracked_flows: 20_000,
+            table_bytes: 20 << 20,
+            small: false,
+            more: false,
+            pool: (0..STEADY).map(|backend| (backend, (1, false))).collect(),
+        };
         let kinds = match std::env::var("WEIR_KINDS") {
             Ok(text) => text.split(',').map(|kind| kind.parse().unwrap()).collect(),
-            Err(_) => (0..18).collect(),
+            Err(_) => (0..22).collect(),
         };
-        let (held, flows, random) = (Vec::new(), Vec::new(), StdRng::seed_from_u64(seed));
-        Self { lab, balancer, disc, file, held, flows, kinds, random }
+        // While there was none its kernel has reset what came.
+        let resets = Resets::watch(&lab).unwrap();
+        let (held, flows, floods) = (Vec::new(), Vec::new(), Vec::new());
+        let random = StdRng::seed_from_u64(seed);
+        Self { lab, balancer, disc, file, resets, held, flows, floods, kinds, random }
+    }
+
+    fn text(&self, file: &File) -> String {
+        let File { fields, tracked_flows, table_bytes, small, more, pool } = file;
+        let small = match small {
+            true => "pending_flows = 16\nudp_flows = 16\nhalf_open_flows = 200\n",
+            false => "",
+        };
+        let limits = format!(
+            "tracked_flows = {tracked_flows}\ntable_bytes = {table_bytes}\n\
+             states_per_service = 200000\n{small}"
+        );
+        let mut services = SERVICES.map(|service| (service, pool)).to_vec();
+        services.extend(more.then_some(("more", pool)));
+        pool::text(&self.balancer, &limits, &services, fields, pool::CHECKED)
     }
 
     fn write(&self, file: &File) {
-        let text = fs::read_to_string(self.balancer.config()).unwrap();
-        let (head, _) = text.split_once("\n[[service]]").unwrap();
-        let head = head.split("\n[limits]").next().unwrap();
-        let File { fields, tracked_flows, table_bytes, pool } = file;
-        let mut text = format!(
-            "{head}\n[limits]\ntracked_flows = {tracked_flows}\ntable_bytes = {table_bytes}\n\
-             states_per_service = 200000\n"
-        );
-        for service in SERVICES {
-            let (vip, rest) = match service {
-                "web4" => (WEB4.ip(), "port = 80".to_owned()),
-                "web6" => (WEB6.ip(), "port = 80".to_owned()),
-                _ => (WEB4.ip(), "port = 5353\nprotocol = \"udp\"".to_owned()),
-            };
-            let _ = write!(
-                text,
-                "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\n{rest}\n{fields}\n\
-                 [service.check]\ninterval = \"300ms\"\nport = 80\nrise = 1\n"
-            );
-            for (backend, (weight, drain)) in pool {
-                let address = address(service, *backend);
-                let _ = write!(
-                    text,
-                    "[[service.backend]]\nname = \"b{backend}\"\naddress = \"{address}\"\n\
-                     weight = {weight}\ndrain = {drain}\n"
-                );
-            }
-        }
-        fs::write(self.balancer.config(), text).unwrap();
+        fs::write(self.balancer.config(), self.text(file)).unwrap();
     }
 
     fn command(&self, words: &str) -> Result<String, String> {
@@ -181,9 +230,25 @@ impl World {
         self.flows.retain(|one| one.backend != name);
     }
 
+    /// How many connections floods have begun of late.
+    fn flooded(&self) -> u32 {
+        self.floods.iter().filter(|(at, _)| at.elapsed() < HALF_OPEN).map(|(_, count)| count).sum()
+    }
+
+    /// Other fields. The table of `tracked` has room for what it takes over, or it would forget connections.
+    fn other_fields(&mut self) -> &'static str {
+        let room = self.flooded() * 4 <= self.file.tracked_flows;
+        loop {
+            let fields = *FIELDS.choose(&mut self.random).unwrap();
+            if room || !fields.contains("tracked") {
+                return fields;
+            }
+        }
+    }
+
     /// Another pool, of which the steady ones are part.
-    fn other_pool(&mut self) -> BTreeMap<usize, (u32, bool)> {
-        let mut pool = BTreeMap::new();
+    fn other_pool(&mut self) -> Pool {
+        let mut pool = Pool::new();
         for backend in 0..BACKENDS {
             if backend < STEADY || self.random.random_bool(0.5) {
                 let drain = backend > 0 && self.random.random_bool(0.2);
@@ -215,14 +280,17 @@ impl World {
                 said
             }
             2 | 3 => {
-                let fields = FIELDS.choose(&mut self.random).unwrap();
+                let fields = self.other_fields();
                 let file = File { fields, pool: self.other_pool(), ..self.file.clone() };
                 let said = format!("a reload with {fields:?} and the pool {:?}", file.pool);
                 self.reload(file);
                 said
             }
             4 => {
-                let tracked_flows = *[5_000, 20_000, 60_000].choose(&mut self.random).unwrap();
+                let mut sizes = vec![5_000, 20_000, 100_000];
+                sizes.retain(|size| self.flooded() * 4 <= *size);
+                let size = sizes.choose(&mut self.random);
+                let tracked_flows = *size.unwrap_or(&self.file.tracked_flows);
                 let table_bytes = *[20 << 20, 24 << 20, 32 << 20].choose(&mut self.random).unwrap();
                 let file = File { tracked_flows, table_bytes, ..self.file.clone() };
                 self.reload(file);
@@ -248,8 +316,7 @@ impl World {
             }
             7 => {
                 // Killed in the middle of a reload, or with nothing to do.
-                let file =
-                    File { fields: FIELDS.choose(&mut self.random).unwrap(), ..self.file.clone() };
+                let file = File { fields: self.other_fields(), ..self.file.clone() };
                 self.write(&file);
                 self.balancer.hang_up();
                 let moment = self.random.random_range(0..80_000);
@@ -290,7 +357,7 @@ impl World {
                 let answers = SERVICES.map(|service| {
                     self.command(&format!("backend weight {service} b0 {weight}")).is_ok()
                 });
-                let fields = FIELDS.choose(&mut self.random).unwrap();
+                let fields = self.other_fields();
                 let room = self.random.random_range(0..30) * 4096;
                 self.disc.leave(room);
                 let file = File { fields, ..self.file.clone() };
@@ -307,7 +374,10 @@ impl World {
                      {room} bytes: {reloaded}; a SIGKILL"
                 )
             }
-            12 => self.flood(),
+            12 | 21 => self.flood(),
+            18 => self.fill_maps(),
+            19 => self.second_of_the_name(),
+            20 => self.turn_more(),
             14 => {
                 let millis = self.random.random_range(1..600);
                 self.lab.plug_balancer(false).unwrap();
@@ -354,7 +424,7 @@ impl World {
 
     /// Another file is applied, and perhaps gone back from, perhaps after a SIGKILL.
     fn apply(&mut self) -> String {
-        let fields = FIELDS.choose(&mut self.random).unwrap();
+        let fields = self.other_fields();
         let former = self.file.clone();
         // What goes leaves with its connections, also where the change is undone afterwards.
         let file = File { fields, pool: self.other_pool(), ..former.clone() };
@@ -428,30 +498,127 @@ impl World {
         format!("a SIGKILL {moment} us after a file was applied, which is in force: {applied}")
     }
 
-    /// SYNs and ACKs from addresses of 198.18.0.0/15, which nobody has: half-open connections, and packets
-    /// of connections that were never there.
+    /// Frames of flows from addresses of 198.18.0.0/15, which nobody has.
+    fn strangers(&mut self, flags: TcpFlags, count: u32) -> Vec<Vec<u8>> {
+        let random = &mut self.random;
+        let frame = |_| {
+            let address = Ipv4Addr::from(0xc612_0000 | random.random_range(0..1 << 17));
+            let from = (IpAddr::V4(address), random.random_range(1..=u16::MAX)).into();
+            let frame = Frame::new(FlowKey::new(from, WEB4, Protocol::Tcp));
+            frame.macs(BALANCER_MAC, CLIENT_MAC).tcp_flags(flags).build()
+        };
+        (0..count).map(frame).collect()
+    }
+
+    /// SYNs and ACKs of such: half-open connections, and packets of connections that were never there.
     fn flood(&mut self) -> String {
-        if self.file.fields.contains("tracked") {
-            // A table of 5,000 connections forgets who was silent longest (docs/tracked.md).
-            return "nothing".into();
-        }
+        let syns = *[500, 5_000, 25_000].choose(&mut self.random).unwrap();
+        // A table of connections forgets who was silent longest (docs/tracked.md): it is not flooded as a whole.
+        let (syns, acks) = match self.file.fields.contains("tracked") {
+            true => (syns.min(self.file.tracked_flows / 8), self.file.tracked_flows / 8),
+            false => (syns, 100_000),
+        };
         let sender = FrameSender::open(&self.lab.clients()[0], INTERFACE).unwrap();
-        // So few that a turn to `tracked` has room for all of several floods.
-        for (flags, count) in [(TcpFlags::SYN, 500), (TcpFlags::ACK, 10_000)] {
-            let frames: Vec<Vec<u8>> = (0..count)
-                .map(|_| {
-                    let address =
-                        Ipv4Addr::from(0xc612_0000 | self.random.random_range(0..1 << 17));
-                    let from = (IpAddr::V4(address), self.random.random_range(1..=u16::MAX)).into();
-                    let frame = Frame::new(FlowKey::new(from, WEB4, Protocol::Tcp));
-                    frame.macs(BALANCER_MAC, CLIENT_MAC).tcp_flags(flags).build()
-                })
-                .collect();
-            sender.send(&frames).unwrap();
+        self.floods.push((Instant::now(), syns));
+        for (flags, count) in [(TcpFlags::SYN, syns), (TcpFlags::ACK, acks)] {
+            sender.send(&self.strangers(flags, count)).unwrap();
             self.open(4);
             self.check("in a flood");
         }
-        "a flood of SYNs and one of ACKs".into()
+        format!("a flood of {syns} SYNs and one of {acks} ACKs")
+    }
+
+    /// The sum of a number over what the status shows.
+    fn counted(&self, name: &str) -> u64 {
+        let status = self.balancer.status().unwrap();
+        let services = status["services"].as_array().unwrap().iter();
+        services.map(|service| service[name].as_u64().unwrap()).sum()
+    }
+
+    /// Maps that are so small that they are full while the pool changes: who finds no room begins again, and what
+    /// was there stays.
+    fn fill_maps(&mut self) -> String {
+        if self.file.fields.contains("tracked") {
+            return "nothing".into();
+        }
+        let former = self.file.clone();
+        self.reload(File { small: true, ..former.clone() });
+        let sender = FrameSender::open(&self.lab.clients()[0], INTERFACE).unwrap();
+        let frames = self.strangers(TcpFlags::SYN, 64);
+        self.floods.push((Instant::now(), 400));
+        let refused = || common::dropped(&self.balancer.status().unwrap(), "pending_full");
+        let (before, forgotten) = (refused(), self.counted("forgotten_half_open"));
+        let stop = AtomicBool::new(false);
+        let (mut rounds, started) = (0, Instant::now());
+        thread::scope(|scope| {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut frames = frames;
+                while !stop.load(Ordering::Relaxed) {
+                    sender.send(&frames).unwrap();
+                    // Others the next time: the same address, from another port.
+                    for frame in &mut frames {
+                        let port =
+                            u16::from_be_bytes([frame[34], frame[35]]).wrapping_add(1).max(1);
+                        frame[34..36].copy_from_slice(&port.to_be_bytes());
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            // It is full when it has refused somebody.
+            while common::dropped(&self.balancer.status().unwrap(), "pending_full") == before
+                || self.counted("forgotten_half_open") == forgotten
+            {
+                if started.elapsed() > common::PATIENCE {
+                    break;
+                }
+                rounds += 1;
+                for service in SERVICES {
+                    let weight = self.random.random_range(1..9);
+                    self.command(&format!("backend weight {service} b0 {weight}")).unwrap();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(started.elapsed() < common::PATIENCE, "no map was full in {rounds} rounds");
+        drop(common::flows(&self.lab, ECHO, 40));
+        self.open(4);
+        self.check("maps are full");
+        self.reload(former);
+        format!("maps that were full after {rounds} rounds")
+    }
+
+    /// Another instance of the same name, which has a run directory of its own, takes nothing over.
+    fn second_of_the_name(&mut self) -> String {
+        let own = self.balancer.run_dir().to_str().unwrap().to_owned();
+        let (another, file) =
+            (self.lab.directory().join("another"), self.lab.directory().join("another.toml"));
+        let text = self.text(&self.file).replace(&own, another.to_str().unwrap());
+        assert!(text.contains(another.to_str().unwrap()), "{text}");
+        fs::write(&file, text).unwrap();
+        let second = common::weir_in(&self.lab, &["run", "--config", file.to_str().unwrap()]);
+        let said = common::stderr(&second);
+        assert!(!second.status.success() && said.contains("an instance of this name"), "{said}");
+        assert!(!another.exists(), "{} is there", another.display());
+        let unloaded = common::weir_in(&self.lab, &["unload", "--name", self.balancer.name()]);
+        assert!(!unloaded.status.success(), "unloaded beside an instance that runs");
+        "a second instance of the name, with a run directory of its own".into()
+    }
+
+    /// A service is added, or removed, by a command.
+    fn turn_more(&mut self) -> String {
+        let file = File { more: !self.file.more, ..self.file.clone() };
+        // Nobody's connections are there when it goes.
+        self.held.retain(|one| one.target != MORE);
+        let path = self.lab.directory().join("applied.toml");
+        fs::write(&path, self.text(&file)).unwrap();
+        self.command(&format!("apply {}", path.display()))
+            .unwrap_or_else(|error| panic!("{error}"));
+        self.file = file;
+        if self.file.more {
+            self.held.extend(common::hold(&self.lab, MORE, 4));
+        }
+        format!("one service more: {}", self.file.more)
     }
 
     fn open(&mut self, count: usize) {
@@ -472,24 +639,62 @@ impl World {
             troubles.is_empty(),
             "{when}: of {all} flows: {troubles:#?}\nweir's log ends:\n{log}"
         );
+        let (mut resets, lost) = self.resets.take();
+        // What comes for a service that is gone is the kernel's.
+        resets.retain(|(service, _)| *service != MORE);
+        assert!(
+            resets.is_empty() && lost == 0,
+            "{when}: reset by the balancer: {resets:?}, {lost}\nweir's log ends:\n{log}"
+        );
     }
 
-    /// What there is to say of each service, counters and ages apart.
-    fn services(&self) -> Vec<Value> {
-        let status = self.balancer.status().unwrap();
-        let services = status["services"].as_array().unwrap().iter();
-        let of = |value: &Value, names: &[&str]| -> Vec<Value> {
-            names.iter().map(|name| value[*name].clone()).collect()
+    /// All that `weir status` has to say, but for counters and times, and for what stands in `besides`.
+    fn shown(&self, besides: &[&str]) -> Value {
+        let strip = |value: &mut Value, names: &[&str]| {
+            let all = value.as_object_mut().expect("an object");
+            all.retain(|name, _| {
+                !names.contains(&name.as_str()) && !besides.contains(&name.as_str())
+            });
         };
-        services
-            .map(|service| {
-                let backends = service["backends"].as_array().unwrap().iter();
-                let names = ["name", "number", "address", "weight", "state"];
-                let backends: Vec<_> = backends.map(|backend| of(backend, &names)).collect();
-                let names = ["name", "number", "vip", "protocol", "port", "method", "affinity"];
-                Value::from(vec![of(service, &names).into(), Value::from(backends)])
-            })
-            .collect()
+        let mut status = self.balancer.status().unwrap();
+        strip(&mut status, COUNTED);
+        for service in status["services"].as_array_mut().expect("services") {
+            strip(service, COUNTED_OF_A_SERVICE);
+            for backend in service["backends"].as_array_mut().expect("backends") {
+                strip(backend, COUNTED_OF_A_BACKEND);
+                strip(&mut backend["check"], COUNTED_OF_A_CHECK);
+            }
+        }
+        status
+    }
+
+    /// What there is to say of each service.
+    fn services(&self) -> Value {
+        self.shown(&[])["services"].take()
+    }
+
+    /// Removes all of the run directory but the files named.
+    fn wipe(&self, keep: &[&str]) {
+        for file in fs::read_dir(&self.disc.0).unwrap() {
+            let path = file.unwrap().path();
+            if keep.iter().any(|name| path.ends_with(name)) {
+                continue;
+            }
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            removed.unwrap();
+        }
+    }
+
+    /// Ends, forgets the data plane and all of its run directory but the files named, and starts anew.
+    fn start_anew(&mut self, keep: &[&str]) {
+        (self.held, self.flows) = (Vec::new(), Vec::new());
+        self.balancer.stop(common::PATIENCE);
+        assert!(common::weir(&["unload", "--name", self.balancer.name()]).status.success());
+        self.wipe(keep);
+        self.balancer.launch().unwrap();
+        self.lab.await_service(common::PATIENCE).unwrap();
+        self.resets.take();
     }
 
     fn are_up(&self) -> bool {
@@ -525,14 +730,27 @@ fn whatever_happens_no_connection_breaks() {
     }
     world.settled("nothing is left to be done");
     // What commands have changed is known to a restart, too.
-    let before = world.services();
+    let before = world.shown(&[]);
     world.balancer.kill();
     world.balancer.launch().unwrap();
     world.settled("nothing is left to be done after a restart");
-    assert_eq!(world.services(), before);
+    assert_eq!(world.shown(&[]), before, "after a restart");
     world.check("after a restart");
+    // And to one that finds no data plane, and nothing but what was written down of changes.
+    world.start_anew(&SAVED);
+    world.settled("nothing is left to be done after a start from what was saved");
+    assert_eq!(world.shown(&[]), before, "after a start from what was saved");
+    world.open(40);
     world.reload(world.file.clone());
     world.check("at the end");
+    // What the file says is what a start from nothing makes of it, but for numbers that were given out.
+    let numbers = ["number", "change"];
+    let before = world.shown(&numbers);
+    world.start_anew(&[]);
+    world.settled("nothing is left to be done after a start from nothing");
+    assert_eq!(world.shown(&numbers), before, "after a start from nothing");
+    world.open(40);
+    world.check("after a start from nothing");
 }
 
 /// A disc without room keeps nothing from being forwarded. It is said, and made up for.
@@ -544,11 +762,7 @@ fn a_start_on_a_full_disc_forwards() {
     let name = format!("wl{}", world.lab.id());
     assert!(common::weir(&["unload", "--name", &name]).status.success());
     // As if it had never been started.
-    for file in fs::read_dir(&world.disc.0).unwrap() {
-        let path = file.unwrap().path();
-        let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-        removed.unwrap();
-    }
+    world.wipe(&[]);
     world.disc.fill();
     world.balancer.launch().unwrap();
     world.lab.await_service(common::PATIENCE).unwrap();
@@ -571,16 +785,17 @@ fn a_start_on_a_full_disc_forwards() {
 }
 
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
-const BY_THE_CALENDAR: [&str; 20] = [
+const BY_THE_CALENDAR: [&str; 21] = [
     // When something happened, was asked for, or was counted.
     "control/src/api/audit.rs",
     "control/src/api/watch.rs",
     "control/src/engine/events.rs",
     "control/src/snapshot.rs",
+    "control/src/otlp.rs",
     // When a change was made, also of a fleet.
     "control/src/engine/fleet.rs",
     "control/src/history.rs",
-    "weir/src/history.rs",
+    "watch/src/history.rs",
     "watch/src/screen.rs",
     // When maintenance begins and ends, as an operator asks for it.
     "control/src/config/maintenance.rs",
@@ -596,7 +811,7 @@ const BY_THE_CALENDAR: [&str; 20] = [
     "plane/src/trace.rs",
     "dataplane/src/kernel/trace.rs",
     "control/src/engine/trace.rs",
-    "weir/src/trace.rs",
+    "watch/src/words.rs",
 ];
 
 /// Nothing of what runs beside packets decides by a clock that somebody can set: what is told by the
@@ -607,9 +822,10 @@ fn no_decision_is_made_by_a_clock_that_can_be_set() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let clocks = ["SystemTime", "UNIX_EPOCH", "CLOCK_REALTIME", "gettimeofday", "libc::time("];
     let kernel = ["bpf_ktime_get_tai_ns", "bpf_ktime_get_real"];
-    let parts = "hash wire lookup placement steering plane dataplane control watch";
+    let parts = "hash wire lookup placement steering plane dataplane control watch cli";
     let parts = parts.split(' ').map(|part| root.join("crates").join(part));
-    let mut open: Vec<PathBuf> = parts.chain([root.join("weir/src")]).collect();
+    let verbs = ["weir/src", "crates/agent/src/work.rs"].map(|part| root.join(part));
+    let mut open: Vec<PathBuf> = parts.chain(verbs).collect();
     let (mut read, mut found) = (0, Vec::new());
     while let Some(path) = open.pop() {
         if path.is_dir() {

@@ -11,6 +11,11 @@ use std::time::{Duration, Instant};
 
 /// Runs `weir fib` with arguments; its report, and whether it was content with it.
 fn fib(arguments: &[&str], seed: u64) -> (Value, bool) {
+    try_fib(arguments, seed).expect("a report")
+}
+
+/// The same; none if there was no time to measure anything.
+fn try_fib(arguments: &[&str], seed: u64) -> Option<(Value, bool)> {
     let output = Command::new(WEIR)
         .arg("fib")
         .args(arguments)
@@ -18,9 +23,13 @@ fn fib(arguments: &[&str], seed: u64) -> (Value, bool) {
         .output()
         .expect("running weir");
     let text = String::from_utf8_lossy(&output.stdout);
-    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    println!("{text}{said}");
+    if said.contains("no time to measure") {
+        return None;
+    }
     let report = serde_json::from_str(&text).expect("a report");
-    (report, output.status.success())
+    Some((report, output.status.success()))
 }
 
 /// Runs `weir fib` with arguments and a number of seconds, and again with more of them as long as
@@ -35,9 +44,10 @@ fn fib_until(
     let mut seconds = seconds;
     loop {
         let time = if option == "--duration" { format!("{seconds}s") } else { seconds.to_string() };
-        let (report, held) = fib(&[arguments, &[option, &time]].concat(), seed);
-        if enough(&report) || seconds > 300 {
-            return (report, held);
+        match try_fib(&[arguments, &[option, &time]].concat(), seed) {
+            Some((report, held)) if enough(&report) || seconds > 300 => return (report, held),
+            None if seconds > 300 => panic!("no time to measure in {seconds} s"),
+            _ => {}
         }
         seconds *= 4;
     }

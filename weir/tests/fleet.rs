@@ -10,8 +10,9 @@ use common::{Held, WEB4, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{self, DemoSpec};
 use weir_lab::topology::{ECHO_PORT, Topology, VIP4, front4};
+use weir_lab::traffic::Kind;
 use weir_lab::view::Show;
-use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
+use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl, Speaker};
 
 /// Too few entries for the connections of a test: those that live on do so by their cookies.
 const FORGETFUL: &str = "[limits]\ntracked_flows = 16";
@@ -319,6 +320,203 @@ fn connections_outlive_balancers_and_the_store() {
     assert_unbroken(&mut others, "when a backend was removed");
 }
 
+/// A key of cookies goes and another comes, each step asked of one balancer: no connection breaks that has its key,
+/// whichever balancer it comes to; and no step is made that a balancer could not follow.
+#[test]
+fn keys_of_cookies_rotate_in_a_fleet() {
+    let _alone = common::alone();
+    let lab = lab();
+    let key = |digit: &str| digit.repeat(32);
+    let lines = |keys: [&str; 2], issue: u8| {
+        format!("cookie_keys = [\"{}\", \"{}\"]\nissue_key = {issue}", key(keys[0]), key(keys[1]))
+    };
+    let spec = BalancerSpec {
+        method: "cheetah".into(),
+        service_lines: "answers = \"backend\"".into(),
+        tcp_lines: lines(["a", ""], 0),
+        balancer_lines: FORGETFUL.into(),
+        ..BalancerSpec::new(WEIR, 3)
+    };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    let file = lab.directory().join("keys.toml");
+    let asked = |at: usize, from: ([&str; 2], u8), to: ([&str; 2], u8)| {
+        let text = std::fs::read_to_string(all[at].config()).unwrap();
+        let (from, to) = (lines(from.0, from.1), lines(to.0, to.1));
+        assert!(text.contains(&from), "{text}");
+        std::fs::write(&file, text.replace(&from, &to)).unwrap();
+        common::try_command(&all[at], &format!("apply {}", file.display()))
+    };
+    let turn = |at, from, to| {
+        asked(at, from, to).unwrap_or_else(|refused| panic!("{refused}"));
+        agree(&fleet);
+        fleet.reshuffle().unwrap();
+    };
+    let (only_a, both_a, both_b) = ((["a", ""], 0), (["a", "b"], 0), (["a", "b"], 1));
+    let (only_b, both_c) = ((["", "b"], 1), (["c", "b"], 0));
+    common::reach_all(&lab, WEB4, 3);
+    let mut held = common::hold_both(&lab, 48);
+    let refused = asked(0, only_a, both_b).unwrap_err();
+    assert!(refused.contains("has to be read by all balancers before it issues"), "{refused}");
+    turn(0, only_a, both_a);
+    assert_unbroken(&mut held, "with a second key that is read");
+    let refused = asked(1, both_a, only_b).unwrap_err();
+    assert!(refused.contains("let another one issue before it goes"), "{refused}");
+
+    // One that does not hear of it goes on with the old key, and reads both.
+    fleet.cut_off(0, true).unwrap();
+    common::eventually("it notices", || fleet_status(&all[0])["reachable"] == false);
+    asked(1, both_a, both_b).unwrap_or_else(|refused| panic!("{refused}"));
+    common::eventually("the other one follows", || {
+        fleet_status(&all[2])["change"] == fleet_status(&all[1])["change"]
+    });
+    held.extend(common::hold_both(&lab, 48));
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "while one goes on with the old key");
+    let refused = asked(1, both_b, only_b).unwrap_err();
+    assert!(refused.contains("has not followed change"), "{refused}");
+    assert!(refused.contains(all[0].name()), "{refused}");
+    fleet.cut_off(0, false).unwrap();
+    agree(&fleet);
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "when all make cookies by the new one");
+
+    // Those that may have the old one end.
+    drop(held);
+    let mut held = common::hold_both(&lab, 48);
+    turn(2, both_b, only_b);
+    assert_unbroken(&mut held, "without the old key");
+    let pending = (["c", "b"], 1);
+    turn(0, only_b, pending);
+    turn(1, pending, both_c);
+    held.extend(common::hold_both(&lab, 48));
+    fleet.reshuffle().unwrap();
+    fleet.drain(0).unwrap();
+    agree(&fleet);
+    assert_unbroken(&mut held, "with a third key");
+}
+
+/// A balancer with `withdraw_after` that has not followed its fleet for so long is not to be announced, and says why,
+/// until it follows again; the others are announced, and packets that still come are balanced.
+#[test]
+fn who_does_not_follow_is_withdrawn_after_the_time_that_is_set() {
+    let _alone = common::alone();
+    let lab = lab();
+    let spec = BalancerSpec {
+        method: "cheetah".into(),
+        service_lines: "answers = \"backend\"".into(),
+        balancer_lines: format!("{FORGETFUL}\n[announce]\nspeaker = \"none\""),
+        ..BalancerSpec::new(WEIR, 3)
+    };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let (one, two) = (&fleet.balancers()[0], &fleet.balancers()[1]);
+    let text = std::fs::read_to_string(one.config()).unwrap();
+    let with = "kind = \"etcd\"\nwithdraw_after = \"5s\"";
+    assert!(text.contains("kind = \"etcd\""), "{text}");
+    one.kill();
+    std::fs::write(one.config(), text.replace("kind = \"etcd\"", with)).unwrap();
+    one.launch().unwrap();
+    agree(&fleet);
+    let checked =
+        |balancer: &Balancer| common::try_command(balancer, &format!("announce check {VIP4}"));
+    common::eventually("both are announced", || checked(one).is_ok() && checked(two).is_ok());
+    let mut held = common::hold_both(&lab, 24);
+    fleet.cut_off(0, true).unwrap();
+    fleet.cut_off(1, true).unwrap();
+    common::eventually("they notice", || {
+        [one, two].iter().all(|balancer| fleet_status(balancer)["reachable"] == false)
+    });
+    common::eventually("it withdraws", || checked(one).is_err());
+    let said = common::command(one, "announce");
+    assert!(said.contains("has not followed"), "{said}");
+    // Who has not set it is cut off for as long, and announced.
+    assert!(checked(two).is_ok(), "{:?}", checked(two));
+    // Nor is it announced again by a restart, after which it has not followed either.
+    one.kill();
+    one.launch().unwrap();
+    let withdrawn = || {
+        let said = common::try_command(one, "announce");
+        said.is_ok_and(|said| said.contains("has not followed"))
+    };
+    common::eventually("it has decided", || checked(one).is_ok() || withdrawn());
+    assert!(checked(one).is_err(), "{:?}", checked(one));
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "by balancers that are not announced, too");
+    fleet.cut_off(0, false).unwrap();
+    fleet.cut_off(1, false).unwrap();
+    agree(&fleet);
+    common::eventually("it is announced again", || checked(one).is_ok());
+}
+
+/// A router that learns its routes by BGP leads to the balancers that announce: not to one that is drained or dead, and
+/// to it again. Connections are kept by whichever balancer they come.
+#[test]
+fn a_router_with_bgp_follows_who_announces() {
+    follows_who_announces(Speaker::Bird);
+}
+
+/// The same where balancers tell GoBGPs.
+#[test]
+fn a_router_with_bgp_follows_who_announces_through_gobgp() {
+    follows_who_announces(Speaker::Gobgp);
+}
+
+fn follows_who_announces(speaker: Speaker) {
+    let _alone = common::alone();
+    let agent = Some(AgentSpec::new(WEIR));
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec {
+        backends: 3,
+        topology,
+        agent,
+        bgp: Some(speaker),
+        ..LabSpec::default()
+    });
+    let fleet = start(&lab);
+    let all = fleet.balancers();
+    let leads_to = |what: &str, wanted: &[usize]| {
+        common::eventually(what, || fleet.led_to().unwrap() == wanted);
+    };
+    leads_to("all announce", &[0, 1, 2]);
+    let refused = fleet.lead(&[1, 0, 0]).unwrap_err().to_string();
+    assert!(refused.contains("routes are those that it learns"), "{refused}");
+    common::reach_all(&lab, WEB4, 3);
+
+    let mut one = common::hold(&lab, WEB4, 1);
+    for _ in 0..8 {
+        fleet.reshuffle().unwrap();
+        assert_unbroken(&mut one, "by another seed");
+    }
+
+    let mut held = common::hold_both(&lab, 48);
+    common::command(&all[1], "drain self");
+    leads_to("one is drained", &[0, 2]);
+    assert_unbroken(&mut held, "by the others");
+    // Who is drained and dies is drained when it is back.
+    all[1].crash(Duration::ZERO).unwrap();
+    common::eventually("it knows that it is drained", || {
+        let said = common::try_command(&all[1], "announce --json").unwrap_or_default();
+        serde_json::from_str::<Value>(&said).is_ok_and(|said| said["drained"] == true)
+    });
+    leads_to("it is drained still", &[0, 2]);
+    common::command(&all[1], "undrain self");
+    leads_to("it is not drained any more", &[0, 1, 2]);
+    assert_unbroken(&mut held, "by all");
+
+    fleet.die(2).unwrap();
+    leads_to("one is dead", &[0, 1]);
+    assert_unbroken(&mut held, "when a balancer has died");
+    all[0].kill();
+    assert_unbroken(&mut held, "without a control plane");
+    leads_to("a dead control plane changes no route", &[0, 1]);
+    all[0].launch().unwrap();
+    fleet.revive(2).unwrap();
+    agree(&fleet);
+    leads_to("it is back", &[0, 1, 2]);
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "with the one that is back and knows nothing");
+}
+
 /// Agents that are given one balancer tell all of its fleet, also those that come later, by what it says of them; and
 /// when it is gone at their next start, they go by what they were told before.
 #[test]
@@ -431,7 +629,8 @@ fn churn(with: impl FnOnce(&mut DemoSpec)) {
     spec.lab.backends = 8;
     spec.balancer.pool = 6;
     spec.traffic.connections = 1_000;
-    spec.traffic.mix.udp = 0.0;
+    // There are flows of UDP, too, and whatever breaks of them is counted apart.
+    spec.traffic.unpromised = vec![Kind::Udp];
     (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, Duration::from_secs(20));
     spec.goals.changes = 8;
     spec.duration = Duration::from_secs(60);
@@ -440,6 +639,14 @@ fn churn(with: impl FnOnce(&mut DemoSpec)) {
     let report = demo::run(spec).unwrap();
     println!("{}\n{}", report.table(), report.line());
     assert!(report.held(), "{:?}", report.fault());
+    assert!(report.happened.values().any(|times| *times > 0), "{:?}", report.happened);
+    let of_kind = |kind: Kind| {
+        let found = report.traffic.totals.kinds.iter().find(|one| one.kind == kind);
+        found.expect("it is counted").clone()
+    };
+    let udp = of_kind(Kind::Udp);
+    assert!(udp.completed > 0 && !udp.promised && of_kind(Kind::Short).promised, "{udp:?}");
+    assert!(report.table().contains("flows of udp broken, for which nothing is promised"));
 }
 
 #[test]
@@ -461,6 +668,51 @@ fn churn_of_a_fleet_that_changes_in_step_breaks_nothing() {
 #[test]
 fn churn_of_a_fleet_that_follows_one_table_breaks_nothing() {
     churn(|spec| in_step(spec, "concury"));
+}
+
+/// What `weir lab` says of a fleet of three, with these options besides.
+fn lab_of_a_fleet(options: &[&str]) -> Value {
+    let seed = common::seed().to_string();
+    let plain = ["lab", "--fleet", "3", "--json", "--seed", &seed, "--backends", "6"];
+    let amount = ["--connections", "400", "--duration", "10s", "--patience", "120s"];
+    let said = common::weir(&[&plain[..], &amount, options].concat());
+    println!("{}", common::stderr(&said));
+    let report = common::stdout(&said);
+    let report: Value =
+        serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
+    assert!(said.status.success(), "{report:#}");
+    report
+}
+
+/// Beside a flood of SYNs and one of ACKs, as fast as they can be sent, with each method whose promise it is.
+#[test]
+fn a_fleet_in_floods_breaks_nothing() {
+    let _alone = common::alone();
+    for method in ["residue", "cheetah", "concury"] {
+        let amount = ["--flood", "both", "--total", "2000", "--changes", "4"];
+        let report = lab_of_a_fleet(&[&["--method", method][..], &amount].concat());
+        let traffic = &report["traffic"];
+        assert_eq!(traffic["broken"], 0, "{report:#}");
+        assert!(traffic["completed"].as_u64() >= Some(1_000), "{report:#}");
+        for kind in ["syn", "ack"] {
+            assert!(report["flooded"][kind].as_u64() >= Some(100_000), "{report:#}");
+        }
+        println!("{method}: {}, {}", traffic["completed"], report["flooded"]);
+    }
+}
+
+/// Agents leave out connections, and say of others that they have ended: some of these break, and no others.
+#[test]
+fn connections_that_agents_fail_to_report_are_the_only_ones_that_break() {
+    let _alone = common::alone();
+    let lies = ["--omit-one-in", "5", "--end-one-in", "7", "--total", "4000", "--changes", "12"];
+    let report = lab_of_a_fleet(&[&["--method", "concury"][..], &lies].concat());
+    let traffic = &report["traffic"];
+    let count = |name: &str| traffic[name].as_u64().unwrap_or_else(|| panic!("{report:#}"));
+    println!("{} of {} untold ones broke", count("broken_untold"), count("untold"));
+    assert_eq!(count("broken"), 0, "{report:#}");
+    assert!(count("broken_untold") > 0, "these are lost when all follow the next table");
+    assert!(count("untold") < count("completed"), "{report:#}");
 }
 
 fn in_step(spec: &mut DemoSpec, method: &str) {

@@ -102,14 +102,23 @@ impl Drop for Stop<'_> {
 }
 
 fn start(lab: &std::sync::Arc<Lab>, method: &str, limits: &str) -> Balancer {
+    // A machine that is busy with the flood may answer checks late. A backend that went down for that would change
+    // the pool, which is not what is tried here.
+    start_checked(lab, method, limits, Duration::from_secs(3))
+}
+
+fn start_checked(
+    lab: &std::sync::Arc<Lab>,
+    method: &str,
+    limits: &str,
+    check_interval: Duration,
+) -> Balancer {
     common::start_spec(
         lab,
         BalancerSpec {
             method: method.into(),
             balancer_lines: format!("[limits]\n{limits}\n"),
-            // A machine that is busy with the flood may answer checks late. A backend that went
-            // down for that would change the pool, which is not what is tried here.
-            check_interval: Duration::from_secs(3),
+            check_interval,
             ..BalancerSpec::new(common::WEIR, 4)
         },
     )
@@ -211,6 +220,111 @@ fn connections_that_begin_in_a_flood_are_safe() {
     assert_eq!(web["refused_states"].as_u64(), Some(0));
     balancer.command(&["backend", "weight", "web4", "b2", "5"]).unwrap();
     common::assert_unbroken(&mut held, "after a flood", &balancer);
+}
+
+/// How often backends are checked where their deaths are timed.
+const CHECKED_EVERY: Duration = Duration::from_secs(1);
+/// In which status is answered, whatever comes.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
+/// So many times longer than without a flood, on a machine that the generator shares, is no promise, but it is finite.
+const TIMES: u32 = 10;
+/// Looks at a backend that gets nothing, after which nothing goes there any more.
+const QUIET: u32 = 3;
+
+/// What was seen of a backend's deaths, and of the answers meanwhile.
+#[derive(Default)]
+struct Seen {
+    answers: Vec<Duration>,
+    deaths: Vec<Duration>,
+}
+
+impl Seen {
+    /// The backend as status has it, and when that was asked for.
+    fn look(&mut self, balancer: &Balancer, name: &str) -> (bool, u64, Instant) {
+        let asked = Instant::now();
+        let status = balancer.status().unwrap();
+        self.answers.push(asked.elapsed());
+        let backend = common::backend(common::service(&status, "web4"), name);
+        (backend["check"]["up"] == true, backend["flows"].as_u64().unwrap(), asked)
+    }
+
+    /// A backend dies: how long until no new flow goes there. Then it comes back.
+    fn death(&mut self, lab: &Lab, balancer: &Balancer, which: usize) {
+        let name = format!("b{which}");
+        let died = Instant::now();
+        lab.backend(which).kill();
+        let (mut last, mut quiet, mut until) = (0, 0, died);
+        loop {
+            let (up, flows, asked) = self.look(balancer, &name);
+            match flows == last {
+                true => quiet += 1,
+                false => (last, quiet, until) = (flows, 0, asked),
+            }
+            if !up && quiet >= QUIET {
+                break;
+            }
+            assert!(died.elapsed() < LIMIT, "{name} gets new flows after {:?}", died.elapsed());
+        }
+        self.deaths.push(until - died);
+        lab.backend(which).start().unwrap();
+        while !self.look(balancer, &name).0 {
+            assert!(died.elapsed() < LIMIT, "{name} does not come back");
+        }
+    }
+
+    /// Of so many in a hundred answers none took longer; and the longest of the deaths.
+    fn figures(&mut self, what: &str) -> [Duration; 2] {
+        self.answers.sort_unstable();
+        let at = |percent: usize| self.answers[(self.answers.len() - 1) * percent / 100];
+        let (median, p99) = (at(50), at(99));
+        let death = *self.deaths.iter().max().unwrap();
+        println!(
+            "{what}: {} answers of status, median {median:?}, p99 {p99:?}; from a backend's death to the last new flow \
+             that goes to it (checked every {CHECKED_EVERY:?}): {:?}",
+            self.answers.len(),
+            self.deaths
+        );
+        [p99, death]
+    }
+}
+
+/// In a flood at the generator's full speed status is answered, and a backend that dies gets no new flow, in their usual
+/// times. `WEIR_DEATHS`: how often one dies; the figures are printed. Whatever the machine, neither takes ten times as
+/// long as in a trickle of the same.
+#[test]
+fn answers_and_failures_keep_their_time() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let deaths = std::env::var("WEIR_DEATHS").map_or(2, |text| text.parse().expect("a number"));
+    let lab = common::lab_of(LabSpec { backends: 4, ..LabSpec::default() });
+    let limits = format!("states_per_service = {STATES}");
+    let balancer = start_checked(&lab, "concury", &limits, CHECKED_EVERY);
+    let mut held = common::hold(&lab, WEB4, 100);
+    let mut figures = Vec::new();
+    for (what, pause) in
+        [("in a trickle", Duration::from_millis(20)), ("in a flood", Duration::ZERO)]
+    {
+        let mut seen = Seen::default();
+        while_flooding(&lab, seed, pause, |round| {
+            if round < deaths {
+                // The last one: connections that are held live at the others, too.
+                held.retain_mut(|held| held.ask().is_ok_and(|answer| !answer.contains("b3")));
+                seen.death(&lab, &balancer, 3);
+            } else {
+                seen.look(&balancer, "b3");
+            }
+            round + 1 >= deaths && seen.answers.len() >= 100
+        });
+        figures.push(seen.figures(what));
+        common::assert_unbroken(&mut held, what, &balancer);
+    }
+    let (calm, flooded) = (figures[0], figures[1]);
+    let status = balancer.status().unwrap();
+    println!("flows that nobody was told of: {}", status["unrecorded_flows"]);
+    let answered = calm[0].max(ANSWERED_WITHIN) * TIMES;
+    assert!(flooded[0] < answered, "status: {:?} of {answered:?}", flooded[0]);
+    let failed = calm[1].max(CHECKED_EVERY) * TIMES;
+    assert!(flooded[1] < failed, "a backend's death: {:?} of {failed:?}", flooded[1]);
 }
 
 /// The connection table is bounded and forgets who was silent longest; those that it forgot are

@@ -132,12 +132,8 @@ fn tracked_keeps_fragments_together() {
     datagrams_in_fragments("tracked", Topology::L2);
 }
 
-/// A later fragment whose first one never came is nobody's: dropped and counted.
-#[test]
-fn fragments_without_their_first_one_are_counted() {
-    let _alone = common::alone();
-    let lab = common::lab_of(LabSpec { backends: 2, ..LabSpec::default() });
-    let balancer = common::start(&lab, "concury", 2);
+/// Sends 100 later fragments of UDP to the services' address, whose first ones never come.
+fn send_later_ones(lab: &Lab) {
     let script = format!(
         "import socket, struct
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -149,9 +145,85 @@ for number in range(100):
     );
     let mut python = lab.clients()[0].command("python3").unwrap();
     assert!(python.args(["-c", &script]).status().unwrap().success());
+}
+
+/// A later fragment whose first one never came is nobody's: dropped and counted.
+#[test]
+fn fragments_without_their_first_one_are_counted() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    send_later_ones(&lab);
     common::eventually("100 fragments are counted", || {
         lost(&balancer)
             .iter()
             .any(|(reason, count)| reason.contains("later_fragment") && *count >= 100)
     });
+}
+
+/// What each backend of the service of UDP has got.
+fn packets(balancer: &Balancer) -> Vec<u64> {
+    let status = balancer.status().unwrap();
+    let services = status["services"].as_array().unwrap();
+    let echo = services.iter().find(|one| one["name"] == "echo4").unwrap();
+    let backends = echo["backends"].as_array().unwrap().iter();
+    backends.map(|backend| backend["packets"].as_u64().unwrap()).collect()
+}
+
+/// Where a service of one port leads them by their source, all go where everything of that client goes, as if each
+/// had come to another balancer than its first one; and datagrams in pieces and whole ones of a client are at one
+/// backend, also when the control plane was killed.
+#[test]
+fn later_fragments_are_led_by_their_source() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+    let spec = BalancerSpec::new(common::WEIR, BACKENDS);
+    let balancer = common::start_spec(&lab, spec);
+    // Of the service of UDP alone: it has its address with others of TCP.
+    let text = std::fs::read_to_string(balancer.config()).unwrap();
+    let set = |line: &str| {
+        let own = format!("name = \"echo4\"\n{line}");
+        std::fs::write(balancer.config(), text.replacen("name = \"echo4\"\n", &own, 1)).unwrap();
+    };
+    set("fragments = \"source\"\n");
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(refused.contains("affinity"), "{refused}");
+    set("affinity = \"client\"\nfragments = \"source\"\n");
+    common::try_command(&balancer, "reload --break-connections").unwrap();
+    let to = SocketAddr::new(VIP4.into(), ECHO_PORT);
+    let mut asking = Asking::open(&lab, client4(0, 0).into(), to);
+    let since = |before: &[u64]| -> Vec<u64> {
+        packets(&balancer).iter().zip(before).map(|(now, before)| now - before).collect()
+    };
+    let only = |more: Vec<u64>| {
+        let got: Vec<usize> = (0..more.len()).filter(|at| more[*at] > 0).collect();
+        assert_eq!(got.len(), 1, "{more:?}");
+        (got[0], more[got[0]])
+    };
+    let before = packets(&balancer);
+    asking.ask(1);
+    let (whom, _) = only(since(&before));
+    for killed in [false, true] {
+        if killed {
+            balancer.kill();
+            balancer.launch().unwrap();
+        }
+        let before = packets(&balancer);
+        send_later_ones(&lab);
+        let more = || since(&before);
+        common::eventually("100 fragments have been led", || more().iter().sum::<u64>() >= 100);
+        assert_eq!(only(more()), (whom, 100), "killed: {killed}");
+        asking.ask(2);
+        assert_eq!(asking.answered.len(), 1, "the client was at {:?}", asking.answered);
+    }
+    set("affinity = \"client\"\n");
+    common::try_command(&balancer, "reload").unwrap();
+    let before = packets(&balancer);
+    send_later_ones(&lab);
+    common::eventually("they follow their first ones again", || {
+        lost(&balancer)
+            .iter()
+            .any(|(reason, count)| reason.contains("later_fragment") && *count >= 100)
+    });
+    assert_eq!(packets(&balancer), before);
 }

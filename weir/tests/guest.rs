@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use common::hops::{Way, is_as_promised};
 use common::{WEB4, WEB6, WEIR, dropped};
 use weir_lab::topology::{BOND, Bond, Receivers, Topology};
 use weir_lab::traffic::Mix;
@@ -156,6 +157,21 @@ fn a_bond_by_turns_leads_to_backends() {
     by_a_bond(Bond::RoundRobin);
 }
 
+/// Clients behind a router, in a VLAN and in none: pings, traceroute, ICMP errors of both directions.
+#[test]
+fn hops_are_told_in_vlans() {
+    let way = Way::new(Topology::Vlan, "", 0);
+    let lab = LabSpec { clients: 4, ..way.lab };
+    is_as_promised(Way { lab, outside: &[(0, 2), (1, 3)], ..way });
+}
+
+#[test]
+fn hops_are_told_by_bonds() {
+    for bond in Bond::ALL {
+        is_as_promised(Way::new(Topology::Bond(bond), "", 0));
+    }
+}
+
 /// A bond of a mode without XDP is found by `weir doctor`, and what would be lost there is counted.
 #[test]
 fn bonds_that_cannot_are_refused() {
@@ -250,14 +266,14 @@ fn the_kernels_own_gue_receives() {
     by_tunnels("gue", false);
 }
 
-/// What a connection carries in each tunnel, beside the kernel's own devices, both ends the kernel's receivers. Rates
-/// are for the log: what is asked of a test is that connections come about.
+/// What a connection carries in each tunnel, beside the kernel's own devices, both ends the kernel's receivers. What is
+/// asked of a test is that connections come about: `scripts/kernel-test throughput` measures.
 #[test]
 fn tunnels_carry_what_the_kernels_do() {
     let _alone = common::alone();
     let forward = "ipip,gre,fou,gue";
     let output = std::process::Command::new(WEIR)
-        .args(["bench", "throughput", "--forward", forward, "--rounds", "5", "--json"])
+        .args(["bench", "throughput", "--forward", forward, "--rounds", "1", "--json"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", common::stderr(&output));

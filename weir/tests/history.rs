@@ -106,7 +106,9 @@ fn files_are_applied_whole_and_gone_back_to() {
     // Commands are remembered, and are drift.
     common::command(&balancer, "backend weight web4 b1 5 --expect 2");
     let report = history(&balancer);
-    assert_eq!(report["entries"][2]["done"], "backend b1 of web4 has weight 5");
+    // And what became of those connections that were known by then.
+    let done = report["entries"][2]["done"].as_str().unwrap();
+    assert!(done.starts_with("backend b1 of web4 has weight 5"), "{done}");
     let drift = report["drift"].as_str().unwrap();
     assert!(drift.contains("commands have changed it") && drift.contains("web4"), "{drift}");
 

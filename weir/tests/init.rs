@@ -204,6 +204,73 @@ fn three_commands_lead_to_a_balanced_request() {
     });
 }
 
+/// A machine's folders for configurations, what runs and what is pinned, with nothing in them, for one test.
+struct Machine(Child);
+
+impl Machine {
+    fn clean(host: &NetNs) -> Self {
+        let script = "mount -t tmpfs tmpfs /run && mount -t bpf bpf /sys/fs/bpf && mkdir /run/up /run/work && \
+                      mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/up,workdir=/run/work /etc && \
+                      rm -rf /etc/weir && touch /run/made && exec sleep infinity";
+        let mut holder = host.command("unshare").unwrap();
+        holder.args(["--mount", "sh", "-ec", script]).stdin(Stdio::null());
+        let machine = Self(holder.spawn().expect("unshare"));
+        eventually("it is there", || {
+            let made = machine.command("test").args(["-e", "/run/made"]).status();
+            made.is_ok_and(|status| status.success())
+        });
+        machine
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-n", "-t", &self.0.id().to_string(), "--", program]);
+        command
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nothing but what a reader of the documentation types: init, run, curl. Nobody has touched the backends, which have
+/// no route but to their own link, nor the file.
+#[test]
+fn three_commands_suffice_before_backends_that_nobody_may_configure() {
+    let world = World::new();
+    let machine = Machine::clean(&world.balancer);
+    let line = "init --nat --vip 10.60.0.100 --backend 10.61.0.11:8080 --backend 10.61.0.12:8080 --prepare";
+    let made = machine.command(WEIR).args(line.split(' ')).output().unwrap();
+    assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
+    let log = fs::File::create(world.folder.path().join("log")).unwrap();
+    let mut run = machine.command(WEIR);
+    run.args(["run", "--config", "/etc/weir/weir.toml"]).stdin(Stdio::null()).stderr(log);
+    let mut run = run.spawn().unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("both backends answer", || {
+        assert_eq!(run.try_wait().unwrap(), None, "weir run has ended");
+        let mut curl = world.client.command("curl").unwrap();
+        curl.args(["-s", "-m", "20", "http://10.60.0.100/"]);
+        let answer = stdout(&curl.output().unwrap());
+        // Until it runs the host itself refuses the connection.
+        assert!(["", "b1\n", "b2\n"].contains(&&*answer), "{answer:?}");
+        seen.insert(answer);
+        seen.contains("b1\n") && seen.contains("b2\n")
+    });
+    for backend in &world.backends {
+        let mut ip = backend.command("ip").unwrap();
+        let routes = stdout(&ip.args(["route", "show", "default"]).output().unwrap());
+        assert_eq!(routes, "", "nobody has given it a way to the client");
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let unloaded = machine.command(WEIR).arg("unload").output().unwrap();
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+}
+
 #[test]
 fn it_looks_at_the_host_and_says_what_does_not_fit() {
     let world = World::new();

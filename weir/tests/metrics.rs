@@ -3,9 +3,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use common::{WEB4, WEIR};
@@ -139,6 +141,83 @@ fn queries_of(board: &serde_json::Value) -> Vec<&str> {
     queries.extend(notes.iter().filter_map(|one| one["expr"].as_str()));
     assert!(queries.len() > 20, "{queries:?}");
     queries
+}
+
+/// Each rule has a case in which it fires, and is named in it.
+fn every_alert_is_tried() {
+    let rules = include_str!("../../examples/prometheus/alerts.yml");
+    let tests = include_str!("../../examples/prometheus/alerts_test.yml");
+    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts: Vec<&str> = alerts.collect();
+    assert!(alerts.len() > 12, "{alerts:?}");
+    for alert in alerts {
+        let fires = format!("alertname: {alert}\n        exp_alerts:\n          - exp_labels:");
+        assert!(tests.contains(&fires), "{alert} fires in no case of alerts_test.yml");
+    }
+}
+
+/// What is wrong with a dashboard, by what Grafana requires of one.
+const IS_DASHBOARD: &str = r#"
+import json, sys
+from jsonschema import Draft202012Validator
+schema, board = json.load(open(sys.argv[1])), json.load(sys.stdin)
+Draft202012Validator.check_schema(schema)
+for error in Draft202012Validator(schema).iter_errors(board):
+    print("/".join(map(str, error.absolute_path)) + ": " + error.message[:200])
+"#;
+
+fn wrong_with(board: &serde_json::Value) -> String {
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dashboard.schema.json");
+    let mut judge = Command::new("/usr/bin/python3")
+        .args(["-c", IS_DASHBOARD, schema])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Debian's Python, with python3-jsonschema");
+    judge.stdin.take().unwrap().write_all(board.to_string().as_bytes()).unwrap();
+    let output = judge.wait_with_output().unwrap();
+    assert!(output.status.success(), "the schema cannot be used");
+    common::stdout(&output)
+}
+
+#[test]
+fn the_dashboard_is_one_as_grafana_has_them() {
+    let text = include_str!("../../packaging/grafana-dashboard.json");
+    let board: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(wrong_with(&board), "");
+    // Numbers of panels are theirs alone, and no panel lies over another.
+    let panels = board["panels"].as_array().unwrap();
+    let ids: std::collections::BTreeSet<u64> =
+        panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len());
+    let place = |panel: &serde_json::Value| {
+        let at = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+        (at("x"), at("y"), at("x") + at("w"), at("y") + at("h"))
+    };
+    for (number, one) in panels.iter().enumerate() {
+        let (left, top, right, bottom) = place(one);
+        assert!(right <= 24, "{}", one["title"]);
+        for other in &panels[..number] {
+            let (x, y, to_x, to_y) = place(other);
+            let apart = right <= x || to_x <= left || bottom <= y || to_y <= top;
+            assert!(apart, "{} lies over {}", one["title"], other["title"]);
+        }
+    }
+    // What Grafana would not show is found.
+    type Spoil = fn(&mut serde_json::Value);
+    let spoilt: [(Spoil, &str); 5] = [
+        (|board| drop(board["panels"][0].as_object_mut().unwrap().remove("type")), "'type'"),
+        (|board| board["panels"][1]["gridPos"]["w"] = 25.into(), "25"),
+        (|board| board["panels"][2]["targets"][0]["expr"] = "".into(), "targets"),
+        (|board| board["templating"]["list"][1]["query"] = "label_values(a, b)".into(), "query"),
+        (|board| drop(board.as_object_mut().unwrap().remove("schemaVersion")), "schemaVersion"),
+    ];
+    for (spoil, words) in spoilt {
+        let mut board = board.clone();
+        spoil(&mut board);
+        let said = wrong_with(&board);
+        assert!(said.contains(words), "{words}: {said}");
+    }
 }
 
 /// Every query of the dashboard is about metrics that there are, and every panel has one.
@@ -285,6 +364,78 @@ fn completions_and_manual_pages_name_every_command() {
     assert!(!output.status.success() && common::stderr(&output).contains("/dev/null/man"));
 }
 
+/// A balancer whose end a test waits for.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Answers whoever sends lines of a log, and keeps what was sent.
+fn collect(listener: &TcpListener, heard: &Mutex<String>) -> io::Result<()> {
+    let mut stream = BufReader::new(listener.accept()?.0);
+    let (mut length, mut line) = (0, String::new());
+    while line != "\r\n" {
+        line.clear();
+        stream.read_line(&mut line)?;
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+    *heard.lock().unwrap() += std::str::from_utf8(&body).expect("JSON");
+    Ok(())
+}
+
+/// A collector of OpenTelemetry has the lines of the log, the last one, too, and they are counted.
+#[test]
+fn a_collector_has_the_lines_of_the_log() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    // An instance with its file, whose process is then another one.
+    let balancer = common::start(&lab, "concury", 2);
+    balancer.kill();
+    with_metrics(&balancer, &format!("metrics = \"{AT}\""));
+    let here = lab.balancer();
+    let listener = here.enter(|| TcpListener::bind("127.0.0.1:4318").unwrap()).unwrap();
+    let heard = Arc::new(Mutex::new(String::new()));
+    let hears = Arc::clone(&heard);
+    // Ends with the tests of this file.
+    thread::spawn(move || {
+        loop {
+            let _ = collect(&listener, &hears);
+        }
+    });
+    let said = |words: &str| heard.lock().unwrap().contains(words);
+    let mut command = lab.balancer_command(WEIR).unwrap();
+    command.args(["run", "--config"]).arg(balancer.config());
+    command.env("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:4318/v1/logs");
+    let log = std::fs::File::create(lab.directory().join("collected.log")).unwrap();
+    let mut running = Running(command.stdin(Stdio::null()).stderr(log).spawn().unwrap());
+    common::eventually("the collector hears that it is ready", || {
+        said(r#"{"stringValue":"ready"}"#) && said(r#""severityText":"INFO""#)
+    });
+    common::eventually("lines are counted", || {
+        let Ok(answer) = get(here, AT, "/metrics") else { return false };
+        let samples = judged(answer.split_once("\r\n\r\n").expect("HTTP").1);
+        documented(&samples);
+        let lines = |fate| value(&samples, "weir_log_lines_total", &[("fate", fate)]);
+        lines("sent").is_some_and(|sent| sent > 0.0) && lines("dropped") == Some(0.0)
+    });
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(running.0.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(running.0.wait().unwrap().success());
+    common::eventually("the last lines are there", || said("stopping; the data plane goes on"));
+    // They are where they always are, too.
+    let log = std::fs::read_to_string(lab.directory().join("collected.log")).unwrap();
+    assert!(log.contains("stopping; the data plane goes on"), "{log}");
+}
+
 /// Prometheus itself: it takes the rules and what they say they do, and every query of the dashboard has an answer.
 #[test]
 fn a_real_prometheus_takes_rules_and_queries() {
@@ -294,6 +445,7 @@ fn a_real_prometheus_takes_rules_and_queries() {
         let output = Command::new("promtool").args(words).current_dir(rules).output().unwrap();
         assert!(output.status.success(), "{}{}", common::stdout(&output), common::stderr(&output));
     }
+    every_alert_is_tried();
     let lab = common::lab(2);
     let balancer = common::start(&lab, "concury", 2);
     let here = lab.balancer();
@@ -313,15 +465,18 @@ fn a_real_prometheus_takes_rules_and_queries() {
     prometheus.args(["--web.listen-address=127.0.0.1:9090", "--log.level=warn"]);
     prometheus.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut prometheus = prometheus.spawn().expect("Debian's prometheus");
-    // The answer to a query: how many series it has, or what is wrong with it.
-    let query = |text: &str| -> io::Result<Result<usize, String>> {
-        let coded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let answer = get(here, "127.0.0.1:9090", &format!("/api/v1/query?query={coded}"))?;
+    let coded =
+        |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02x}")).collect() };
+    // What it says to a request for data.
+    let asked = |path: &str| -> io::Result<serde_json::Value> {
+        let answer = get(here, "127.0.0.1:9090", path)?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let json = body.find('{').zip(body.rfind('}')).map_or("", |(from, to)| &body[from..=to]);
-        let Ok(said) = serde_json::from_str::<serde_json::Value>(json) else {
-            return Err(io::Error::other(answer));
-        };
+        serde_json::from_str(json).map_err(|_| io::Error::other(answer.clone()))
+    };
+    // The answer to a query: how many series it has, or what is wrong with it.
+    let query = |text: &str| -> io::Result<Result<usize, String>> {
+        let said = asked(&format!("/api/v1/query?query={}", coded(text)))?;
         Ok(match said["status"].as_str() {
             Some("success") => Ok(said["data"]["result"].as_array().map_or(0, Vec::len)),
             _ => Err(said["error"].to_string()),
@@ -346,6 +501,22 @@ fn a_real_prometheus_takes_rules_and_queries() {
         let found = query(&filled).unwrap();
         answered += usize::from(found.clone().unwrap_or_else(|why| panic!("{text}: {why}")) > 0);
     }
+    // What Grafana fills its variables with: label_values(SELECTOR, LABEL) are the values of that label.
+    let variables = board["templating"]["list"].as_array().unwrap();
+    let mut found = BTreeMap::new();
+    for variable in variables.iter().filter(|one| one["type"] == "query") {
+        let text = variable["query"]["query"].as_str().unwrap();
+        let inside = text.strip_prefix("label_values(").and_then(|text| text.strip_suffix(')'));
+        let (selector, label) = inside.and_then(|text| text.rsplit_once(", ")).expect(text);
+        let selector = selector.replace("$instance", ".*").replace("$service", ".*");
+        let path = format!("/api/v1/label/{label}/values?match%5B%5D={}", coded(&selector));
+        let said = asked(&path).unwrap();
+        assert_eq!(said["status"], "success", "{text}: {said}");
+        let values: Vec<String> = serde_json::from_value(said["data"].clone()).expect(text);
+        found.insert(variable["name"].as_str().unwrap(), values);
+    }
+    assert_eq!(found["instance"], [AT], "{found:?}");
+    assert_eq!(found["service"], ["echo4", "web4", "web6"], "{found:?}");
     // Of what has happened to nobody yet there is nothing.
     assert!(answered * 2 > queries.len(), "{answered} of {} have an answer", queries.len());
     let _ = prometheus.kill();

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use common::hops::{outcome, ping};
 use common::{WEB4, WEB6, WEIR};
-use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_lab::topology::{BALANCER4, BALANCER6, Topology};
 use weir_lab::{BalancerSpec, Lab, LabSpec, NetNs};
@@ -17,40 +17,6 @@ use weir_testbed::xdp::Pinned;
 
 /// A machine that is busy with other things is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
-const BODY: &[u8] = b"what comes back as it was sent";
-
-fn outcome(status: &Value, reason: &str, kind: &str) -> u64 {
-    let outcomes = status["outcomes"].as_array().unwrap();
-    let found = outcomes.iter().find(|one| one["reason"] == reason);
-    found.map_or(0, |one| one[kind].as_u64().unwrap())
-}
-
-/// Sends echo requests with what the kernel has for it; says whether each came back whole.
-fn ping(from: &NetNs, to: IpAddr, times: u32, patience: Duration) -> io::Result<bool> {
-    from.enter(|| {
-        let (domain, protocol, kind) = match to {
-            IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0]),
-            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 129]),
-        };
-        let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
-        socket.connect(&SocketAddr::new(to, 0).into())?;
-        socket.set_read_timeout(Some(patience))?;
-        for number in 0..times {
-            let [_, _, high, low] = number.to_be_bytes();
-            socket.send(&[&[kind[0], 0, 0, 0, 0, 0, high, low], BODY].concat())?;
-            let mut buffer = [0; 200];
-            let answer = match (&socket).read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                received => &buffer[..received?],
-            };
-            if answer[0] != kind[1] || answer[6..8] != [high, low] || answer[8..] != *BODY {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    })
-    .expect("the namespace is there")
-}
 
 #[test]
 fn the_balancer_answers_pings_to_its_services() {

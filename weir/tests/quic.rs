@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_lab::topology::{self, VIP4};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::topology::{self, Topology, VIP4};
+use weir_lab::{Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
 
 const QUIC: SocketAddr = SocketAddr::new(IpAddr::V4(VIP4), 4433);
 const BACKENDS: usize = 5;
@@ -235,6 +235,208 @@ fn connections_move_while_the_pool_changes_and_keys_rotate() {
     for method in ["concury", "tracked", "jet", "residue"] {
         unbroken(method, seed);
     }
+}
+
+/// A connection of a fleet's client, and which client that is.
+type Roamer = (usize, Mover);
+
+/// Moves and asks until told to stop, and then once more.
+async fn roam(
+    (client, mut mover): Roamer,
+    addresses: usize,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Result<Roamer, String> {
+    let mut random = StdRng::seed_from_u64(seed);
+    loop {
+        let last = stop.load(Ordering::Relaxed);
+        mover.go_to(topology::client4(client, random.random_range(0..addresses)).into());
+        mover.check().await.map_err(|why| {
+            format!("on {}, move {} of client {client}: {why}", mover.server, mover.moved)
+        })?;
+        if last {
+            return Ok((client, mover));
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..150))).await;
+    }
+}
+
+/// A fleet, with servers of QUIC on its backends that make ids as the first balancer says.
+struct FleetWorld {
+    lab: Arc<Lab>,
+    fleet: Fleet,
+    certificate: Certificate,
+    runtime: tokio::runtime::Runtime,
+    seed: u64,
+    _servers: Vec<quinn::Endpoint>,
+}
+
+impl FleetWorld {
+    fn new(quic: &str) -> Self {
+        let (runtime, seed) = (runtime(), seed());
+        let topology = Topology::Fleet;
+        let lab = lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
+        // The servers of the web are as well as those of QUIC.
+        let check = "interval = \"500ms\"\ntimeout = \"400ms\"\nrise = 2\nfall = 2\nport = 80";
+        let spec = BalancerSpec {
+            method: "tracked".into(),
+            more_services: service("tracked", quic).replace("enabled = false", check),
+            ..BalancerSpec::new(WEIR, FIRST)
+        };
+        let fleet = Fleet::start(&lab, &spec, seed).expect("a fleet of weir run");
+        let certificate = Certificate::new();
+        let file = fleet.balancers()[0].socket().with_file_name("quic-quic.toml");
+        let inside = runtime.enter();
+        let servers = (0..BACKENDS)
+            .map(|backend| {
+                let is = (format!("b{backend}"), topology::backend4(backend).into());
+                stack::serve(&certificate, lab.backend(backend).netns(), QUIC, is, &file)
+            })
+            .collect();
+        drop(inside);
+        Self { lab, fleet, certificate, runtime, seed, _servers: servers }
+    }
+
+    /// Waits until all balancers follow the same.
+    fn agree(&self) {
+        let all = self.fleet.balancers();
+        self.fleet.await_agreement(all.len(), common::PATIENCE).expect("all follow the same");
+        let change = |one: &Balancer| {
+            let text = one.command(&["fleet", "status", "--json"]).expect("it answers");
+            let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            status["change"].as_u64()
+        };
+        common::eventually("all have followed the last change", || {
+            let first = change(&all[0]);
+            first.is_some() && all[1..].iter().all(|one| change(one) == first)
+        });
+    }
+
+    /// A change that one balancer is asked for.
+    fn command(&self, at: usize, line: &str) {
+        println!("{}", common::command(&self.fleet.balancers()[at], line).trim_end());
+        self.agree();
+    }
+
+    /// Another [service.quic], for all.
+    fn apply(&self, at: usize, former: &str, quic: &str) {
+        let text = std::fs::read_to_string(self.fleet.balancers()[at].config());
+        let text = text.expect("the configuration");
+        assert!(text.contains(former), "{text}");
+        let file = self.lab.directory().join("quic.toml");
+        std::fs::write(&file, text.replace(former, quic)).expect("a file");
+        self.command(at, &format!("apply {}", file.display()));
+    }
+
+    /// Connections that begin while nothing changes: until a server has answered, the method leads them.
+    fn open(&self, count: usize) -> Vec<Roamer> {
+        let open = |number: usize| {
+            let client = number % self.lab.clients().len();
+            let addresses = self.lab.spec().addresses_per_client;
+            let from = topology::client4(client, number % addresses).into();
+            let netns = &self.lab.clients()[client];
+            let opened = Mover::open(&self.certificate, netns, from, QUIC);
+            (client, self.runtime.block_on(opened).expect("nothing changes"))
+        };
+        (0..count).map(open).collect()
+    }
+
+    /// Does something while connections move, and when flows are spread over balancers anew after it. None breaks.
+    fn moving(&self, roamers: Vec<Roamer>, what: &str, work: impl FnOnce()) -> Vec<Roamer> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let addresses = self.lab.spec().addresses_per_client;
+        let tasks: Vec<_> = (0..)
+            .zip(roamers)
+            .map(|(number, one)| {
+                self.runtime.spawn(roam(one, addresses, self.seed ^ number, Arc::clone(&stop)))
+            })
+            .collect();
+        work();
+        self.fleet.reshuffle().expect("the router's routes");
+        stop.store(true, Ordering::Relaxed);
+        let (mut kept, mut broken) = (Vec::new(), Vec::new());
+        for task in tasks {
+            match self.runtime.block_on(task).expect("a client") {
+                Ok(one) => kept.push(one),
+                Err(why) => broken.push(why),
+            }
+        }
+        let log = || log_tail(&self.fleet.balancers()[0], 30);
+        assert!(broken.is_empty(), "{what}: {broken:#?}\n{}", log());
+        println!("{what}: 0 of {} broken", kept.len());
+        kept
+    }
+
+    /// Packets that a balancer has led by their ids.
+    fn led(&self, at: usize) -> u64 {
+        let status = self.fleet.balancers()[at].status().expect("the status");
+        let all = status["ids"].as_array().expect("what became of ids").iter();
+        let led =
+            all.filter(|one| ["decoded", "remembered"].iter().any(|by| one["outcome"] == *by));
+        led.filter_map(|one| one["packets"].as_u64()).sum()
+    }
+}
+
+/// All balancers of a fleet read an id alike: connections whose clients change address and port come to any of them,
+/// while the pool changes, a balancer dies and is back with nothing in its memory, the store is away, and keys rotate.
+#[test]
+fn connections_move_between_the_balancers_of_a_fleet() {
+    let _alone = alone();
+    let (plain, hidden) = (config(0, (2, 10), None), config(3, (3, 9), Some(KEYS[0])));
+    let only_plain = format!("issue = 0\n{plain}");
+    let world = FleetWorld::new(&only_plain);
+    let fleet = &world.fleet;
+    let pause = || std::thread::sleep(Duration::from_millis(200));
+    let mut roamers = world.open(MOVERS);
+    roamers = world.moving(roamers, "flows spread anew", || {
+        for _ in 0..4 {
+            fleet.reshuffle().expect("the router's routes");
+            pause();
+        }
+        // In turn, so that each leads some, whatever was drawn.
+        for weights in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+            let at = weights.iter().position(|weight| *weight > 0).expect("one has it");
+            let before = world.led(at);
+            fleet.lead(&weights).expect("the router's routes");
+            common::eventually("it leads by ids", || world.led(at) > before);
+        }
+    });
+    roamers = world.moving(roamers, "backends come and drain", || {
+        world.command(0, &format!("backend add quic b3 {}", topology::backend4(3)));
+        fleet.reshuffle().expect("the router's routes");
+        world.command(1, "backend drain quic b0");
+        fleet.reshuffle().expect("the router's routes");
+        world.command(2, "backend weight quic b1 5");
+    });
+    roamers = world.moving(roamers, "a balancer dies and is back", || {
+        fleet.die(2).expect("it dies");
+        pause();
+        fleet.revive(2).expect("it is back");
+        world.agree();
+        fleet.lead(&[0, 0, 1]).expect("the router's routes");
+        common::eventually("it leads by ids that it has never seen", || world.led(2) > 0);
+    });
+    fleet.lead_evenly().expect("the router's routes");
+    world.agree();
+    roamers.extend(world.open(8));
+    roamers = world.moving(roamers, "without the store", || {
+        fleet.kill_store();
+        fleet.reshuffle().expect("the router's routes");
+        fleet.balancers()[1].crash(Duration::ZERO).expect("it starts without the store");
+        fleet.reshuffle().expect("the router's routes");
+        fleet.revive_store().expect("etcd");
+        world.agree();
+    });
+
+    // A key is read by all before servers make ids by it.
+    let both = format!("{only_plain}{hidden}");
+    let new_ids = both.replace("issue = 0", "issue = 3");
+    roamers = world.moving(roamers, "a second key is read", || world.apply(1, &only_plain, &both));
+    roamers = world.moving(roamers, "new ids have it", || world.apply(2, &both, &new_ids));
+    let later = world.open(8);
+    drop(roamers);
+    let only_hidden = format!("issue = 3\n{hidden}");
+    world.moving(later, "the first one goes", || world.apply(0, &new_ids, &only_hidden));
 }
 
 /// The same without QUIC ids: what the tests above hold together comes apart.

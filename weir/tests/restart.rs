@@ -6,6 +6,8 @@ mod common;
 use common::{Held, WEB4};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
@@ -313,4 +315,154 @@ fn a_run_directory_without_a_memory_is_refused() {
     let output = common::weir_in(&lab, &["check", "--config", &file]);
     let said = common::stderr(&output);
     assert!(output.status.code() == Some(1) && said.contains("run_dir"), "{said}");
+}
+
+const PRECIOUS: &str = "precious";
+
+/// What a run with a plane in user space, a service of QUIC, changes by file and by command leaves in its run
+/// directory, with the folder of the history.
+fn names_in(run_dir: &Path) -> Vec<PathBuf> {
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let mut all = inside(run_dir);
+    all.extend(inside(&run_dir.join("history")));
+    all.sort();
+    all
+}
+
+/// Has it write whatever it writes, as far as it lets.
+fn use_all(balancer: &Balancer, round: usize) {
+    let file = balancer.config().display().to_string();
+    let text = fs::read_to_string(&file).unwrap();
+    // What else the file says is the same.
+    let told = |weight: usize| format!("name = \"linked\"\nweight = {weight}\n");
+    let (before, after) = (told(round + 1), told(round + 2));
+    assert!(text.contains(&before), "{text}");
+    fs::write(&file, text.replacen(&before, &after, 1)).unwrap();
+    let weight = (round % 7 + 2).to_string();
+    for line in [
+        "reload".to_owned(),
+        format!("backend weight web4 b0 {weight}"),
+        "backend drain web4 b1".to_owned(),
+        "drain self".to_owned(),
+        "undrain self".to_owned(),
+        "drain self".to_owned(),
+        "backend drain web4 b1 --undo".to_owned(),
+        "reload".to_owned(),
+    ] {
+        // What cannot be written down may be refused: whom a link is in the way of is told so.
+        let _ = common::try_command(balancer, &line);
+    }
+}
+
+/// Whoever can put a link where a run keeps something does not choose what is written into, whose it is or who may
+/// read it.
+#[test]
+fn no_link_in_the_run_directory_is_followed() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let linked = "\n[[service]]\nname = \"quic\"\nvip = \"10.77.0.100\"\nprotocol = \"udp\"\nport = 4433\n\
+                  [service.check]\nenabled = false\n[service.quic]\n\
+                  [[service.quic.config]]\nconfig_id = 0\nserver_id_length = 3\nnonce_length = 9\n\
+                  [[service.backend]]\naddress = \"10.77.2.1\"\nname = \"linked\"\nweight = 1\n";
+    let spec = BalancerSpec {
+        balancer_lines: "plane = \"af-xdp\"\n".into(),
+        more_services: linked.into(),
+        ..BalancerSpec::new(common::WEIR, 3)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    use_all(&balancer, 0);
+    common::user_plane::process(&balancer);
+    let run_dir = balancer.run_dir().to_owned();
+    let names = names_in(&run_dir);
+    let has = |name: &str| names.iter().any(|one| one.ends_with(name));
+    let known = [
+        "lock",
+        "runtime.json",
+        "runtime.log",
+        "states-web4.log",
+        "drained",
+        "plane.lock",
+        "quic-quic.toml",
+        "audit.log",
+        "history.json",
+        "history",
+        "weir.sock",
+    ];
+    for name in known {
+        assert!(has(name), "no {name} in {names:?}");
+    }
+    // And those that are there only when something has gone wrong, or for a moment.
+    let more = ["plane.failure", "unrecorded.json", "announced.json", "followed.json", "state_dir"];
+    let mut all: Vec<PathBuf> = names.clone();
+    all.extend(more.iter().map(|name| run_dir.join(name)));
+    let beside = |path: &PathBuf| PathBuf::from(format!("{}.tmp", path.display()));
+    let temporary: Vec<PathBuf> = all.iter().map(beside).collect();
+    all.extend(temporary);
+    let folder = lab.directory().join("targets");
+    let (target, aside) = (folder.join("target"), folder.join("aside"));
+    fs::create_dir(&folder).unwrap();
+    let inside = folder.join("within/7.toml");
+    fs::create_dir(folder.join("within")).unwrap();
+    let mut round = 1;
+    for name in &all {
+        // A text that the history has let go meanwhile.
+        if name.parent().is_some_and(|parent| !parent.is_dir()) {
+            continue;
+        }
+        let process = common::user_plane::process(&balancer);
+        balancer.kill();
+        common::user_plane::kill(process);
+        common::user_plane::gone(process);
+        let leads_to =
+            if name.ends_with("history") { folder.join("within") } else { target.clone() };
+        for file in [&target, &inside] {
+            fs::write(file, PRECIOUS).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o604)).unwrap();
+        }
+        let was = fs::rename(name, &aside).is_ok();
+        symlink(&leads_to, name).unwrap();
+        let started = balancer.launch();
+        // Where it has not, its file says another weight all the same.
+        use_all(&balancer, round);
+        round += 1;
+        if started.is_err() {
+            let said = format!("{started:?}");
+            let file = name.file_name().unwrap().to_str().unwrap();
+            assert!(said.contains("symbolic link") && said.contains(file), "{name:?}: {said}");
+        } else if !name.ends_with("plane.lock") {
+            common::user_plane::process(&balancer);
+        }
+        for file in [&target, &inside] {
+            let about = fs::metadata(file).unwrap();
+            assert_eq!(fs::read_to_string(file).unwrap(), PRECIOUS, "{name:?}");
+            assert_eq!(
+                (about.mode() & 0o7777, about.uid(), about.gid()),
+                (0o604, 0, 0),
+                "{name:?}"
+            );
+        }
+        let within = fs::read_dir(folder.join("within")).unwrap().count();
+        assert_eq!(within, 1, "{name:?}: something was put where it leads");
+        if fs::symlink_metadata(name).is_ok_and(|about| about.is_symlink()) {
+            balancer.kill();
+            fs::remove_file(name).unwrap();
+            if was {
+                fs::rename(&aside, name).unwrap();
+            }
+        }
+        let _ = fs::remove_file(&aside);
+        let _ = fs::remove_dir_all(&aside);
+        balancer.launch().unwrap_or_else(|error| panic!("without the link {name:?}: {error}"));
+    }
+    common::reach_all(&lab, WEB4, 3);
+    // What it leaves is its owner's alone; a link in a file's place was put aside as it was.
+    for name in names_in(&run_dir).iter().filter(|name| !name.ends_with("history")) {
+        let about = fs::symlink_metadata(name).unwrap();
+        if !about.is_symlink() {
+            assert_eq!(about.mode() & 0o7777, 0o600, "{name:?}");
+        }
+    }
 }

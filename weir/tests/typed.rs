@@ -41,12 +41,13 @@ const COMMANDS: [&str; 23] = [
 ];
 
 /// Lines that are not typed, by how they begin, and why.
-static NOT_TYPED: [(&str, &str); 38] = [
+static NOT_TYPED: [(&str, &str); 39] = [
     (
         "make ",
         "it is what runs this, or takes half a minute: scripts/test runs a laboratory of each method",
     ),
     ("cargo test", "it is a part of what runs this"),
+    ("cargo build", "minutes: scripts/test compiles it with these features"),
     ("weir run ", "a start: every test has one, and p4-test one with a switch"),
     (
         "weir init ",

@@ -3,9 +3,11 @@
 //!
 //! `WEIR_BEFORE` is the program of the version before, and `WEIR_AFTER` that of the one after, as
 //! `make upgrade-test` gives them; without them both are this one. `WEIR_METHODS` names the methods that are
-//! tried (`concury`). With `WEIR_EXPECT=refused` the version after must not go on from what is there, and
-//! connections must not notice.
+//! tried (`concury`). A fleet of three is upgraded one balancer after the other. With
+//! `WEIR_EXPECT=refused` the version after must not go on from what is there, and connections must not notice.
 
+#[path = "../../crates/dataplane/tests/world/another.rs"]
+mod another;
 mod common;
 
 use std::collections::BTreeMap;
@@ -19,8 +21,9 @@ use std::sync::Arc;
 use common::{Held, PATIENCE, WEIR};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde_json::{Map, Value, json};
+use weir_dataplane::{ConvertStep, KernelPlane, Limits, other};
 use weir_lab::topology::Topology;
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl};
+use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
 
 /// Backends of the pool; the lab has one more.
 const POOL: usize = 4;
@@ -149,6 +152,94 @@ fn a_version_takes_the_place_of_another_and_goes_again() {
     let (before, after) = (program("WEIR_BEFORE"), program("WEIR_AFTER"));
     for method in methods.split(',') {
         there_and_back(method, &before, &after);
+    }
+}
+
+/// Methods whose connections may come to any balancer of a fleet at any time.
+const IN_FLEETS: [&str; 3] = ["concury", "residue", "cheetah"];
+/// Balancers of the fleet.
+const MEMBERS: usize = 3;
+
+/// All balancers of a fleet get another program, one after the other, while connections change between them, and
+/// begin; and the one before again. Agents stay as they are, of the version before.
+fn in_turn(method: &str, before: &Path, after: &Path) {
+    let _alone = common::alone();
+    let by_cookies = method == "cheetah";
+    let agent = if by_cookies { AgentSpec::new(before) } else { AgentSpec::telling(before) };
+    let lab = common::lab_of(LabSpec {
+        backends: POOL,
+        topology: Topology::Fleet,
+        balancers: MEMBERS,
+        agent: Some(agent),
+        ..LabSpec::default()
+    });
+    let installed = lab.directory().join("installed-weir");
+    install(&installed, before);
+    let lines = if by_cookies { "answers = \"backend\"" } else { "states = \"agents\"" };
+    let spec = BalancerSpec {
+        method: method.into(),
+        tcp_lines: lines.into(),
+        udp_method: Some("jet".into()),
+        // Nobody has room to remember who went where; the balancers that count states have their own.
+        balancer_lines: "[limits]\ntracked_flows = 16".into(),
+        ..BalancerSpec::new(&installed, POOL)
+    };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    common::reach_all(&lab, common::WEB4, POOL);
+    let mut held = common::hold_both(&lab, 48);
+    let agree = |when: &str| {
+        let agreed = fleet.await_agreement(MEMBERS, PATIENCE);
+        agreed.unwrap_or_else(|error| panic!("{when}: {error}"));
+    };
+    for (round, (to, what)) in
+        [(after, "the new version"), (before, "the old version again")].into_iter().enumerate()
+    {
+        install(&installed, to);
+        for (at, balancer) in all.iter().enumerate() {
+            let when = format!("{method}: {what} on balancer {at}");
+            // Every second one as by a crash.
+            match (at + round) % 2 {
+                0 => stop(balancer, &when),
+                _ => balancer.kill(),
+            }
+            common::assert_unbroken(&mut held, &format!("{when}: no process runs there"), balancer);
+            balancer.launch().unwrap_or_else(|error| panic!("{when}: {error}"));
+            agree(&when);
+            held.extend(common::hold_both(&lab, 12));
+            fleet.reshuffle().unwrap();
+            common::assert_unbroken(&mut held, &format!("{when}: spread anew"), balancer);
+            // A change while versions differ, by the one that is new and by one that is not.
+            let other = (at + 1) % MEMBERS;
+            common::command(&all[at], &format!("backend weight web4 b2 {}", 2 + at));
+            agree(&when);
+            common::command(&all[other], "backend drain web4 b1");
+            agree(&when);
+            fleet.reshuffle().unwrap();
+            common::assert_unbroken(&mut held, &format!("{when}: the pool has changed"), balancer);
+            common::command(&all[other], "backend undrain web4 b1");
+            agree(&when);
+        }
+    }
+    fleet.reshuffle().unwrap();
+    common::assert_unbroken(&mut held, "at the end", &all[0]);
+    println!("{method} in a fleet: {} connections held, 0 broken", held.len());
+}
+
+/// With other programs, as `make upgrade-test` gives them, by each method; without, every balancer gets its own program
+/// anew, by the first.
+#[test]
+fn a_version_takes_the_place_of_another_in_a_fleet() {
+    if env::var("WEIR_EXPECT").is_ok_and(|expected| expected == "refused") {
+        println!("skipped: what one balancer refuses three refuse");
+        return;
+    }
+    let given = ["WEIR_BEFORE", "WEIR_AFTER"].iter().any(|one| env::var_os(one).is_some());
+    let all = if given { IN_FLEETS.join(",") } else { IN_FLEETS[0].to_owned() };
+    let methods = env::var("WEIR_METHODS").unwrap_or(all);
+    let (before, after) = (program("WEIR_BEFORE"), program("WEIR_AFTER"));
+    for method in methods.split(',').filter(|method| IN_FLEETS.contains(method)) {
+        in_turn(method, &before, &after);
     }
 }
 
@@ -281,8 +372,8 @@ fn what_a_newer_version_has_written_down_is_refused_or_said_by_the_file() {
     common::assert_none_broke(traffic);
 }
 
-/// Memory of another layout, of a newer version or an older one, is left as it is. `weir check --upgrade` says
-/// so beforehand, so that nobody stops the process that looks after it.
+/// Memory of another layout that cannot be taken over, of a newer version or an older one, is left as it is. `weir
+/// check --upgrade` says so beforehand, so that nobody stops the process that looks after it.
 #[test]
 fn memory_of_another_layout_stays_with_the_version_that_made_it() {
     let _alone = common::alone();
@@ -291,27 +382,97 @@ fn memory_of_another_layout_stays_with_the_version_that_made_it() {
     let traffic = common::mixed_traffic(&lab, 200);
     assert_goes_on(&lab, &balancer);
     let stamp = MapHandle::from_pinned_path(balancer.pins().join("layout")).unwrap();
-    let own = stamp.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-    let set = |value: &[u8]| stamp.update(&[0; 4], value, MapFlags::ANY).unwrap();
-    let words = ["made by another version of weir", "weir unload"];
-    // Other structures; and tables of a method that is not known here: eight bytes, and two for each method.
-    for at in [0, 8 + 2 * 200] {
-        let mut other = own.clone();
+    let text = MapHandle::from_pinned_path(balancer.pins().join("layout-text")).unwrap();
+    let get = |map: &MapHandle| map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+    let put = |map: &MapHandle, value: &[u8]| map.update(&[0; 4], value, MapFlags::ANY).unwrap();
+    let (own, described) = (get(&stamp), get(&text));
+    // Another layout, with a number that is not known here; and tables of a method that is not: eight bytes, and two
+    // for each method.
+    for (at, why) in [(0, "is not known here"), (8 + 2 * 200, "its tables of method 200")] {
+        let words = ["made by another version of weir", "weir unload", why];
+        let (mut other, mut strange) = (own.clone(), described.clone());
         other[at] ^= 1;
-        set(&other);
+        strange[0] ^= 1;
+        put(&stamp, &other);
+        put(&text, &strange);
         // While the version that made it runs, it goes on.
         assert_looked_at(&lab, &balancer, &words);
         common::command(&balancer, &format!("backend weight web6 b2 {}", 3 + at));
         common::assert_unbroken(&mut held, "looked at", &balancer);
         // It writes the stamp itself when a service gets a method that none has had.
-        set(&other);
+        put(&stamp, &other);
         stop(&balancer, "before");
         assert_refused(&lab, &balancer, &mut held, &words);
-        set(&own);
+        put(&stamp, &own);
+        put(&text, &described);
         balancer.launch().unwrap();
         assert_eq!(balancer.status().unwrap()["resumed"], true);
         assert!(is_drained(&balancer), "what a command has set is gone");
     }
     change_pool(&balancer, &mut held, 0);
     common::assert_none_broke(traffic);
+}
+
+/// The program of a version whose structures are others than here, and what its memory is made of.
+fn another_version() -> (Vec<u8>, String) {
+    let mut sources = other::sources();
+    another::change(&mut sources);
+    let object = other::build(&sources, "upgrade").unwrap_or_else(|why| panic!("{why}"));
+    let described = other::describe(&object, "described");
+    (object, described)
+}
+
+/// A version takes memory over that one with other structures has made, under traffic, and no connection breaks: those
+/// of the connection table, those that are pending, and those that begin between both processes, either. It may be
+/// killed while it does so.
+#[test]
+fn memory_of_another_layout_is_taken_over_under_traffic() {
+    let _alone = common::alone();
+    let (program, described) = another_version();
+    for method in ["concury", "tracked"] {
+        let lab = common::lab_of(LabSpec { backends: POOL + 1, ..LabSpec::default() });
+        let spec = BalancerSpec {
+            method: method.into(),
+            udp_method: Some("tracked".into()),
+            ..BalancerSpec::new(common::WEIR, POOL)
+        };
+        let balancer = common::start_spec(&lab, spec);
+        let traffic = common::mixed_traffic(&lab, 200);
+        let mut held = common::hold_both(&lab, 100);
+        change_pool(&balancer, &mut held, 0);
+        for (round, killed) in [(1, false), (2, true), (3, false)] {
+            let when = format!("{method}, round {round}");
+            // New flows of its Dcodes are pending.
+            balancer.drain(1).unwrap();
+            held.extend(common::hold_both(&lab, 20));
+            match killed {
+                true => balancer.kill(),
+                false => stop(&balancer, &when),
+            }
+            // As if that version had made it.
+            let last = killed.then_some(ConvertStep::Fill);
+            let limits = Limits::default();
+            let pins = balancer.pins();
+            let there =
+                KernelPlane::convert(&pins, (&program, &described, 0x5eed), &limits, last).unwrap();
+            if let Some(there) = &there {
+                let maps: Vec<&str> = there.maps.iter().map(String::as_str).collect();
+                assert!(maps.contains(&"connections") && maps.contains(&"pending"), "{maps:?}");
+                println!("{when}: {} frames were held for {:?}", there.frames, there.held);
+            }
+            assert_eq!(there.is_none(), killed, "{when}");
+            held.extend(common::hold_both(&lab, 20));
+            common::assert_unbroken(&mut held, &format!("{when}: the other program"), &balancer);
+            assert_goes_on(&lab, &balancer);
+            balancer.launch().unwrap();
+            assert_eq!(balancer.status().unwrap()["resumed"], true, "{when}");
+            common::eventually("what was set is there", || is_drained(&balancer));
+            held.extend(common::hold_both(&lab, 20));
+            balancer.undrain(1).unwrap();
+            change_pool(&balancer, &mut held, round);
+        }
+        common::assert_unbroken(&mut held, "at the end", &balancer);
+        println!("{method}: {} connections held, 0 broken", held.len());
+        common::assert_none_broke(traffic);
+    }
 }

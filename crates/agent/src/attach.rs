@@ -26,6 +26,12 @@ pub(crate) struct Attachment {
     index: u32,
 }
 
+impl Attachment {
+    pub(crate) fn name(&self) -> &String {
+        &self.name
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Programs {
     pub(crate) ingress: OwnedFd,

@@ -1,7 +1,8 @@
 //! What can go wrong on a backend.
 
 use std::io;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 /// An error of the agent.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +148,41 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The certificate's key is not where it is looked for.
+    #[error(
+        "{}: the key of {} is not there; copy it there, or name it with --key",
+        key.display(),
+        certificate.display()
+    )]
+    NoKey {
+        /// Where it would be.
+        key: PathBuf,
+        /// The certificate.
+        certificate: PathBuf,
+    },
+    /// The authority's certificate is not where it is looked for.
+    #[error(
+        "{}: the authority's certificate is not there; copy ca.pem there from where `weir pki init` has \
+         made it, or name it with --ca",
+        .0.display()
+    )]
+    NoAuthority(PathBuf),
+    /// No certificate was named, and none is found.
+    #[error("{}", no_certificate(directory, *certificates, own))]
+    NoCertificate {
+        /// Where they are looked for.
+        directory: PathBuf,
+        /// Those that are there.
+        certificates: usize,
+        /// This host's addresses, of which it would name one.
+        own: Vec<IpAddr>,
+    },
+    /// A directory of certificates cannot be read.
+    #[error(transparent)]
+    Pki(#[from] weir_rpc::pki::PkiError),
+    /// Something is left of what was changed.
+    #[error("not everything could be undone; `weir agent --undo` tries again")]
+    NotUndone(#[source] Box<Error>),
     /// Something that is no balancer.
     #[error("{0:?} is not HOST:PORT, like 10.0.0.1:4479, [2001:db8::1]:4479 or lb.example:4479")]
     Balancer(String),
@@ -169,6 +205,24 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+}
+
+fn no_certificate(directory: &Path, certificates: usize, own: &[IpAddr]) -> String {
+    let directory = directory.display();
+    let here: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let there = match certificates {
+        0 => format!("{directory} has no certificates"),
+        _ => format!(
+            "no certificate in {directory} is an agent's and names an address of this host ({})",
+            here.join(", ")
+        ),
+    };
+    format!(
+        "{there}, and balancers listen to nobody without one: `weir pki issue NAME --role agent --address {}` \
+         makes one where the authority is; copy NAME.pem, NAME.key and ca.pem to {directory}, or name them \
+         with --certificate, --key and --ca",
+        here.first().map_or("ADDRESS", String::as_str)
+    )
 }
 
 pub(crate) trait Context<T> {

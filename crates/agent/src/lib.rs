@@ -10,16 +10,20 @@
 //! The programs and what they know of connections stay when the process is killed, and the next one takes
 //! both over.
 //!
-//! Beside that, [`ready`] makes a host a backend, and [`speak`] tells balancers what connections it holds.
+//! Beside that, [`ready`] makes a host a backend, [`asked`] says what for where balancers say it, and [`speak`] tells
+//! balancers what connections it holds; [`work`] is all of it, from the start of an agent to its end.
 
 mod alone;
+pub mod asked;
 mod attach;
 mod counts;
 mod error;
 mod maps;
+pub mod quic;
 pub mod ready;
 mod services;
 pub mod speak;
+pub mod work;
 
 pub use counts::Counts;
 pub use error::Error;
@@ -224,6 +228,13 @@ impl Agent {
     /// [`Error`], at the first interface that refuses them. One that is not there is waited for.
     pub fn mend(&mut self) -> Result<Vec<String>, Error> {
         self.loaded.programs.mend(&mut self.attached)
+    }
+
+    /// Takes the programs away from these interfaces alone. Those that are not there need nothing.
+    fn leave(&mut self, names: &[String]) -> Result<(), Error> {
+        let (gone, stay) = self.attached.drain(..).partition(|one| names.contains(one.name()));
+        self.attached = stay;
+        self.loaded.programs.detach_all(&gone)
     }
 
     /// Takes the programs away with all that they know, and answers with what they have counted.

@@ -152,6 +152,10 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
             log: 1 << 16,
             alone: false,
             directory: None,
+            said: Default::default(),
+            lies: Default::default(),
+            quic: None,
+            health: None,
         };
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
         let (mut from, to) = called(listener, tls).await;

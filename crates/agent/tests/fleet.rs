@@ -138,6 +138,10 @@ fn an_agent_that_is_given_one_balancer_calls_the_others_of_its_authority() {
             log: 1 << 10,
             alone: false,
             directory: Some(state.clone()),
+            said: Default::default(),
+            lies: Default::default(),
+            quic: None,
+            health: None,
         };
         Speaking::start(options, |_| {}).expect("it starts; needs root")
     };

@@ -4,11 +4,12 @@ use crate::{Facts, Gate, Route, Speaker, SpeakerConfig, Verdict, Why};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use weir_host::files;
 
 /// How often a speaker is asked what it announces, beside each change: one that was restarted has lost it.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -76,7 +77,7 @@ impl Keeper {
     /// # Errors
     /// If the file is there and cannot be read.
     pub fn new(gate: Gate, file: PathBuf) -> io::Result<Self> {
-        let known = match std::fs::read(&file) {
+        let known = match files::read(&file) {
             Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other)?,
             Err(error) if error.kind() == ErrorKind::NotFound => BTreeSet::new(),
             Err(error) => return Err(error),
@@ -233,10 +234,5 @@ impl Keeper {
 }
 
 fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(parent)?;
-    file.write_all(&serde_json::to_vec(routes)?)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    files::write_through(path, &serde_json::to_vec(routes)?)
 }

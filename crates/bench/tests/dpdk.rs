@@ -18,6 +18,7 @@ fn every_pipeline_has_its_row_beside_a_macswap() {
         flows: vec![flows],
         residue_flows: Vec::new(),
         cores: vec![1],
+        frame_bytes: 64,
         packets: from_environment("WEIR_PACKETS", 20_000),
         rounds: from_environment("WEIR_ROUNDS", 2) as u32,
         seed: from_environment("WEIR_SEED", 1),
@@ -34,7 +35,26 @@ fn every_pipeline_has_its_row_beside_a_macswap() {
         let rates = [beside.mpps, beside.macswap_mpps, beside.ratio_to_macswap];
         assert!(rates.iter().all(|rate| *rate > 0.0), "{row:?}");
     }
-    let two = Request { cores: vec![2], ..request };
-    let refused = dpdk::run(&two, |_| ()).expect_err("one core is measured");
-    assert!(refused.to_string().contains("leave out --cores"), "{refused}");
+    for row in &report.rows {
+        let given = [row.testpmd_mpps, row.ratio_to_testpmd];
+        let spread = row.testpmd_ratio_spread.is_some();
+        assert!(given.iter().all(|rate| rate.is_some() == spread), "all of it or nothing: {row:?}");
+        assert!(given.iter().flatten().all(|rate| *rate > 0.0), "{row:?}");
+    }
+    let there = std::thread::available_parallelism().map_or(1, usize::from);
+    if there > 1 {
+        let one = (vec![MethodId::Residue], vec![Forward::L2]);
+        let two = Request { cores: vec![1, 2], methods: one.0, forward: one.1, ..request.clone() };
+        let report = dpdk::run(&two, |row| println!("{row}")).expect("it can be measured");
+        let cores: Vec<_> = report.rows.iter().map(|row| row.beside.cores).collect();
+        assert_eq!(cores, [1, 2]);
+        for row in &report.rows {
+            assert!(row.beside.mpps > 0.0 && row.beside.macswap_mpps > 0.0, "{row:?}");
+            assert_eq!(row.ratio_to_one_core.is_some(), row.beside.cores == 2, "{row:?}");
+            assert!(row.testpmd_mpps.is_none() || row.beside.cores == 1, "{row:?}");
+        }
+    }
+    let many = Request { cores: vec![1000], ..request };
+    let refused = dpdk::run(&many, |_| ()).expect_err("there are not so many");
+    assert!(refused.to_string().contains("1000 cores: give 1 to"), "{refused}");
 }

@@ -4,8 +4,10 @@
 //! a message at a time, and the next one is read when the engine has taken it: whoever says much waits, in its
 //! own connection, and has no more of this process's memory than a message and a window of HTTP/2.
 
-use crate::config::Agents;
+use crate::config::{Agents, Spoken};
 use crate::engine::{Command, Newcomer, Order, Said, Sender};
+use crate::health::told::Word;
+use crate::pace::Pace;
 use crate::tables::Shelf;
 use std::io;
 use std::net::SocketAddr;
@@ -38,6 +40,8 @@ const SESSIONS: usize = 8192;
 const CALLERS: usize = 256;
 /// For TLS, and for the first message.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The engine hears so often how many were turned away.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// An agent is asked so often how far it is.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// One that has not answered after so long is lost.
@@ -69,7 +73,8 @@ pub async fn serve(
                 trouble.send_replace(None);
                 info!(address = %agents.listen, "listens for agents");
                 let (engine, shelf) = (engine.clone(), Arc::clone(&shelf));
-                let served = Served { engine, shelf, sessions: Arc::clone(&sessions) };
+                let (sessions, refused) = (Arc::clone(&sessions), Arc::default());
+                let served = Served { engine, shelf, sessions, refused };
                 served.until_another(listener, tls, &agents, &mut wanted, &trouble).await;
             }
             Err(why) => {
@@ -148,6 +153,8 @@ struct Served {
     engine: Sender,
     shelf: Arc<Shelf>,
     sessions: Arc<AtomicU64>,
+    /// Callers that were turned away, of whom the engine has not heard yet.
+    refused: Arc<AtomicU64>,
 }
 
 impl Served {
@@ -163,8 +170,12 @@ impl Served {
         let (let_in, incoming) = mpsc::channel::<io::Result<LetIn>>(1);
         // Sessions end when it is dropped.
         let (open, over) = watch::channel(());
-        let speaking =
-            Speaking { engine: self.engine.clone(), sessions: self.sessions, over: over.clone() };
+        let speaking = Speaking {
+            engine: self.engine.clone(),
+            refused: Arc::clone(&self.refused),
+            sessions: self.sessions,
+            over: over.clone(),
+        };
         let service = BalancerServer::new(speaking).max_decoding_message_size(MOST_BYTES);
         let server = Server::builder()
             .http2_keepalive_interval(Some(MARK_EVERY))
@@ -174,7 +185,7 @@ impl Served {
             .max_concurrent_streams(1)
             .add_service(service)
             .add_service(TablesServer::new(Lending {
-                engine: self.engine.clone(),
+                refused: Arc::clone(&self.refused),
                 shelf: self.shelf,
             }))
             .serve_with_incoming(ReceiverStream::new(incoming));
@@ -182,6 +193,8 @@ impl Served {
         let (callers, places) =
             (Arc::new(Semaphore::new(CALLERS)), Arc::new(Semaphore::new(SESSIONS)));
         let mut tls = tls;
+        let mut tick = interval(TELL_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = tokio::select! {
                 changed = wanted.changed() => {
@@ -203,6 +216,10 @@ impl Served {
                     continue;
                 }
                 accepted = listener.accept() => accepted,
+                _ = tick.tick() => {
+                    tell_refused(&self.engine, &self.refused).await;
+                    continue;
+                }
             };
             let Ok((stream, from)) = accepted else {
                 // No descriptor is left, most likely.
@@ -211,18 +228,19 @@ impl Served {
             };
             let Ok(caller) = Arc::clone(&callers).try_acquire_owned() else { continue };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let (tls, let_in, engine) = (tls.clone(), let_in.clone(), self.engine.clone());
+            let (tls, let_in, refused) = (tls.clone(), let_in.clone(), Arc::clone(&self.refused));
             tokio::spawn(async move {
                 let _caller = caller;
                 match timeout(PATIENCE, handshake(tls, stream, from)).await {
                     Ok(Ok((stream, caller))) => {
                         let _ = let_in.send(Ok(LetIn { stream, caller, _place: place })).await;
                     }
-                    Ok(Err(why)) => turn_away(&engine, from, &why).await,
-                    Err(_) => turn_away(&engine, from, "it was too slow").await,
+                    Ok(Err(why)) => turn_away(&refused, from, &why),
+                    Err(_) => turn_away(&refused, from, "it was too slow"),
                 }
             });
         }
+        tell_refused(&self.engine, &self.refused).await;
         drop(open);
         server.abort();
     }
@@ -241,15 +259,28 @@ async fn handshake(
     Ok((stream, Caller { from, identity }))
 }
 
-/// Says so, and counts it.
-async fn turn_away(engine: &Sender, from: SocketAddr, why: &str) {
-    warn!(%from, why, "an agent was refused");
-    let _ = engine.send(Command::AgentGone(None)).await;
+/// Says so now and then, and counts it: whoever reaches the port and calls a thousand times fills no log, and takes no
+/// more of the engine's time than a command a second.
+fn turn_away(refused: &AtomicU64, from: SocketAddr, why: &str) {
+    static PACE: Pace = Pace::new(1);
+    refused.fetch_add(1, Ordering::Relaxed);
+    if let Some(unsaid) = PACE.take() {
+        warn!(%from, why, unsaid, "an agent was refused");
+    }
+}
+
+/// Tells the engine how many were refused since it was told last.
+async fn tell_refused(engine: &Sender, refused: &AtomicU64) {
+    let count = refused.swap(0, Ordering::Relaxed);
+    if count > 0 {
+        let _ = engine.send(Command::AgentsRefused(count)).await;
+    }
 }
 
 /// The service.
 struct Speaking {
     engine: Sender,
+    refused: Arc<AtomicU64>,
     sessions: Arc<AtomicU64>,
     over: watch::Receiver<()>,
 }
@@ -266,7 +297,8 @@ impl Balancer for Speaking {
         let caller = caller.ok_or_else(|| Status::unauthenticated("there is no certificate"))?;
         let (to, answers) = mpsc::channel(WAITING);
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-        let session = Session { number, caller, engine: self.engine.clone(), to };
+        let (engine, refused) = (self.engine.clone(), Arc::clone(&self.refused));
+        let session = Session { number, caller, engine, refused, to };
         let heard = request.into_inner();
         let mut over = self.over.clone();
         tokio::spawn(async move {
@@ -276,7 +308,7 @@ impl Balancer for Speaking {
                 ended = session.hear(heard) => ended,
                 _ = over.changed() => closed(),
             };
-            let _ = engine.send(Command::AgentGone(Some(number))).await;
+            let _ = engine.send(Command::AgentGone(number)).await;
             let _ = to.try_send(Err(ended));
         });
         Ok(Response::new(ReceiverStream::new(answers)))
@@ -285,7 +317,7 @@ impl Balancer for Speaking {
 
 /// Tables for other balancers.
 struct Lending {
-    engine: Sender,
+    refused: Arc<AtomicU64>,
     shelf: Arc<Shelf>,
 }
 
@@ -302,7 +334,7 @@ impl Tables for Lending {
         if !caller.identity.usage.server {
             let name = &caller.identity.name;
             let why = format!("the certificate of {name} is no balancer's, and asks for a table");
-            turn_away(&self.engine, caller.from, &why).await;
+            turn_away(&self.refused, caller.from, &why);
             return Err(Status::permission_denied(why));
         }
         let TableAsked { service, digest } = request.into_inner();
@@ -326,6 +358,7 @@ struct Session {
     number: u64,
     caller: Caller,
     engine: Sender,
+    refused: Arc<AtomicU64>,
     to: mpsc::Sender<Result<FromBalancer, Status>>,
 }
 
@@ -350,8 +383,8 @@ impl Session {
         }
     }
 
-    async fn refuse(&self, why: String) -> Status {
-        turn_away(&self.engine, self.caller.from, &why).await;
+    fn refuse(&self, why: String) -> Status {
+        turn_away(&self.refused, self.caller.from, &why);
         Status::permission_denied(why)
     }
 
@@ -392,6 +425,8 @@ impl Session {
                         Order::Dump => from_balancer::What::Dump(Dump {}),
                         Order::Collect(number) => from_balancer::What::Collect(Collect { number }),
                         Order::Balancers(list) => from_balancer::What::Balancers(list),
+                        Order::Serving(serving) => from_balancer::What::Serving(serving),
+                        Order::QuicLb(ids) => from_balancer::What::QuicLb(ids),
                     };
                     self.tell(what)?;
                 }
@@ -432,12 +467,12 @@ impl Session {
                 "the certificate of {} is for servers, too, so a balancer's and no agent's",
                 identity.name
             );
-            return Err(self.refuse(why).await);
+            return Err(self.refuse(why));
         }
         for address in &addresses {
             if !identity.addresses.contains(address) {
                 let why = format!("the certificate of {} does not name {address}", identity.name);
-                return Err(self.refuse(why).await);
+                return Err(self.refuse(why));
             }
         }
         let newcomer = Newcomer {
@@ -496,7 +531,13 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
         }
         from_agent::What::Load(said) => {
             let load = message::load(&said)?;
-            Said::Load { cpu: said.cpu, run_queue: said.run_queue, load }
+            let unknown = said.unknown && load.is_none();
+            Said::Load { cpu: said.cpu, run_queue: said.run_queue, load, unknown }
+        }
+        from_agent::What::Health(said) => {
+            let message::Health { good, why, weight, every } = message::health(&said);
+            let weight = Spoken::parse(weight.as_bytes());
+            Said::Health(Word { good, why, weight, every })
         }
     }))
 }

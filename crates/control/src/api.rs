@@ -23,6 +23,7 @@ mod grpc;
 mod guard;
 mod openapi;
 mod server;
+pub mod wait;
 mod watch;
 
 pub use client::{Client, ClientError, PATIENCE};
@@ -56,7 +57,6 @@ use server::Working;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, PoisonError};
 use tokio::net::UnixListener;
@@ -64,6 +64,7 @@ use tokio::sync::{oneshot, watch as updates};
 use tracing::warn;
 use watch::{EventQuery, Hub, RateQuery, WatchLine, WatchQuery};
 use weir_announce::Report;
+use weir_host::files;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
@@ -839,14 +840,11 @@ pub fn listen(socket: &FilePath) -> io::Result<UnixListener> {
 
 /// Lets the members of a group use the socket, too, or nobody but its owner.
 fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
-    let mode = |bits| std::fs::set_permissions(socket, std::fs::Permissions::from_mode(bits));
-    let Some(group) = group else { return mode(0o600) };
+    let Some(group) = group else { return files::share_socket(socket, 0o600, None) };
     let found = nix::unistd::Group::from_name(group).map_err(io::Error::from)?;
     let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no group {group}"));
     let gid = found.ok_or_else(missing)?.gid;
-    // First whose it is, then what they may.
-    as_member(gid, || chown(socket, None, Some(gid.as_raw())))?;
-    mode(0o660)
+    as_member(gid, || files::share_socket(socket, 0o660, Some(gid.as_raw())))
 }
 
 /// Serves the API until the task is dropped: at the socket, and where `front` says.

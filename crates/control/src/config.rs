@@ -18,6 +18,7 @@ mod agents;
 mod announce;
 mod api;
 mod check;
+mod cookies;
 mod discover;
 mod error;
 mod forward;
@@ -62,6 +63,7 @@ pub use check::{
     AllDown, Check, Codes, DeadConnections, Dns, Exchange, Grpc, Http, Record, Script, Spoken, Tls,
     Via, WeightIn, What,
 };
+pub use cookies::CookieKeys;
 pub use discover::{Discover, Records};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
@@ -100,9 +102,15 @@ pub const MAX_WEIGHT: u16 = u16::MAX;
 pub struct Config {
     /// What is set once for the whole balancer.
     pub balancer: Balancer,
+    /// AF_XDP sockets, for a plane over them.
+    #[serde(default)]
+    pub af_xdp: AfXdp,
     /// Ports of DPDK, for a plane over them.
     #[serde(default)]
     pub dpdk: Dpdk,
+    /// Rules of a card, beside a plane in user space; none if they are not wanted.
+    #[serde(default)]
+    pub offload: Option<Offload>,
     /// The switch, for a plane on one.
     #[serde(default)]
     pub p4: P4,
@@ -171,6 +179,9 @@ pub struct Balancer {
     /// One TCP connection in so many is followed, a power of two; 0: none.
     #[serde(default)]
     pub follow_flows: u32,
+    /// Whether frames are counted by the interface that they came by.
+    #[serde(default)]
+    pub count_interfaces: bool,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -245,6 +256,20 @@ impl Default for P4 {
     }
 }
 
+/// The plane over AF_XDP sockets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AfXdp {
+    /// Its threads, to which the queues of interfaces are dealt out.
+    pub threads: u16,
+}
+
+impl Default for AfXdp {
+    fn default() -> Self {
+        Self { threads: 1 }
+    }
+}
+
 /// Ports of DPDK, and what DPDK is started with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -258,14 +283,80 @@ pub struct Dpdk {
     pub memory_mb: u32,
     /// How long the process sleeps at most when nothing comes; 0: it does not.
     pub longest_nap: Duration,
+    /// Its threads, each with a queue of every device.
+    pub threads: u16,
 }
 
 impl Default for Dpdk {
     fn default() -> Self {
         let longest_nap = Duration::from_micros(200);
-        Self { devices: Vec::new(), huge_pages: true, memory_mb: 256, longest_nap }
+        Self { devices: Vec::new(), huge_pages: true, memory_mb: 256, longest_nap, threads: 1 }
     }
 }
+
+/// Whose rules lead known connections to their backends' queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleCard {
+    /// A card of memory, between ports and plane: it shows that nothing breaks, and no gain.
+    Emulated,
+    /// The card of the balancer's interface, by the kernel's ntuple interface; over AF_XDP.
+    Ntuple,
+}
+
+impl RuleCard {
+    /// All, as the configuration names them.
+    pub const ALL: [(&str, Self); 2] = [("emulated", Self::Emulated), ("ntuple", Self::Ntuple)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, card)| *card == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// Which connections get a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleChoice {
+    /// All, until there is no place.
+    All,
+    /// Those that have sent most lately, by a sketch.
+    #[default]
+    Heavy,
+    /// The same by a sample of packets.
+    Sampled,
+}
+
+impl RuleChoice {
+    /// All, as the configuration names them.
+    pub const ALL: [(&str, Self); 3] =
+        [("all", Self::All), ("heavy", Self::Heavy), ("sampled", Self::Sampled)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, choice)| *choice == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// Rules of a card that lead known connections past the look-up (docs/hnlb.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offload {
+    /// Whose rules they are.
+    pub card: RuleCard,
+    /// Rules at a time, at most.
+    pub rules: u32,
+    /// Receive queues: one for what no rule matches, and one for each backend that rules lead to.
+    pub queues: u16,
+    /// Which connections get one.
+    pub choice: RuleChoice,
+    /// A connection takes the place of another if it has sent so many times as much lately.
+    pub hysteresis: u32,
+    /// Whether the emulated card does everything wrong that a card may.
+    pub hostile: bool,
+}
+
+/// Connections of services beside rules are over after so long at the least: what rules lead is looked at more often.
+pub const LEAST_IDLE_BESIDE_RULES: Duration = Duration::from_secs(60);
 
 /// Whether this program has DPDK; no library can know.
 static HAS_DPDK: AtomicBool = AtomicBool::new(false);
@@ -407,12 +498,18 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// Whether later fragments are led by their source, whether or not their first one was here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fragments_by_source: bool,
     /// Who says what connections there are.
     #[serde(default)]
     pub states: States,
     /// What cookies are hidden under, if it is not for the balancer to draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie_key: Option<Key>,
+    /// What else they are hidden under, if that may change under connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_keys: Option<CookieKeys>,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
@@ -459,6 +556,12 @@ impl Service {
     pub fn answers_pass(&self) -> bool {
         let method = &self.method;
         method.id().needs().timestamps && !cheetah::answered_by_backends(method.settings())
+    }
+
+    /// Whether its backends write cookies into the timestamps of their answers, which go past the balancer.
+    pub fn is_stamped_by_backends(&self) -> bool {
+        let method = &self.method;
+        method.id().needs().timestamps && cheetah::answered_by_backends(method.settings())
     }
 }
 

@@ -26,6 +26,7 @@ mod stack;
 #[cfg(test)]
 mod tests;
 mod tls;
+pub mod told;
 mod way;
 mod weight;
 

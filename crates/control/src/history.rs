@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+use weir_host::files;
 
 use crate::store::{Document, StoreError, write_whole};
 
@@ -95,7 +96,7 @@ const ELSEWHERE: &str = "state_dir";
 
 /// Where the history of an instance with this run directory is.
 pub fn dir_of(run_dir: &Path) -> PathBuf {
-    let said = fs::read_to_string(run_dir.join(ELSEWHERE)).unwrap_or_default();
+    let said = files::read_text(&run_dir.join(ELSEWHERE)).unwrap_or_default();
     let said = Path::new(said.trim_end_matches('\n'));
     if said.is_absolute() { said.to_owned() } else { run_dir.to_owned() }
 }
@@ -128,7 +129,7 @@ pub fn take_along(from: &Path, to: &Path) -> Result<(), StoreError> {
     private(&after.folder())?;
     for (number, path) in before.texts() {
         let failed = |source| StoreError::Io { doing: "read", path: path.clone(), source };
-        write_whole(&after.text_path(number), &fs::read(&path).map_err(failed)?)?;
+        write_whole(&after.text_path(number), &files::read(&path).map_err(failed)?)?;
     }
     // Last: it names none that is not there.
     Document::save(after.path(), &list.unwrap_or_default()).map(drop)
@@ -253,7 +254,7 @@ impl History {
             Some(entry) if !entry.kept => {
                 Err(format!("change {number} was a command, and has no file; {}", kept()))
             }
-            Some(_) => fs::read_to_string(self.text_path(number))
+            Some(_) => files::read_text(&self.text_path(number))
                 .map_err(|error| format!("the file of change {number} cannot be read: {error}")),
         }
     }

@@ -5,6 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod file;
+
+pub use file::{there_already, write_new};
+
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;

@@ -2,12 +2,14 @@
 
 pub mod agents;
 pub mod api;
+pub mod backend;
 mod certificates;
 pub mod config;
 mod discovery;
 pub mod doctor;
 pub mod engine;
 pub mod frames;
+pub mod guard;
 pub mod health;
 pub mod history;
 pub mod import;
@@ -16,7 +18,9 @@ mod last_good;
 pub mod metrics;
 pub mod neigh;
 pub mod notify;
+pub mod otlp;
 mod owners;
+mod pace;
 pub mod process;
 pub mod run;
 pub mod snapshot;

@@ -6,6 +6,7 @@ use crate::api::Common;
 use crate::engine::{
     AgentStatus, BackendStatus, Command, DiscoverStatus, PlaneStatus, Sender, ServiceStatus, Status,
 };
+use crate::otlp;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -144,6 +145,14 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Sentences under the warnings of weir status",
         status.warnings.len() as f64,
     )?;
+    if let Some(log) = otlp::counts() {
+        let fates = [("sent", log.sent()), ("dropped", log.dropped())];
+        out.counters(
+            "log_lines",
+            "Lines of the log for a collector: sent, or dropped since it did not take them",
+            fates.map(|(fate, lines)| (vec![("fate", fate)], lines)),
+        )?;
+    }
     if let Some(ends) = status.api_certificate_ends {
         out.gauge(
             "api_certificate_ends_timestamp_seconds",
@@ -165,6 +174,20 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "lost_frames",
         "Frames that were sent and lost before they left an interface",
         status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
+    )?;
+    let counted = status.by_interface.iter().flatten().flat_map(|one| {
+        let labels = |verdict| vec![("interface", &*one.interface), ("verdict", verdict)];
+        [
+            (labels("forwarded"), one.forwarded),
+            (labels("passed"), one.passed),
+            (labels("dropped"), one.dropped),
+        ]
+    });
+    out.counters(
+        "interface_packets",
+        "Packets that came by an interface, by what became of them: forwarded, passed to the kernel, or \
+         dropped (or answered by weir itself)",
+        counted,
     )?;
     if let Some(plane) = &status.plane {
         user_plane(out, plane)?;
@@ -218,12 +241,35 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
     )?;
     out.counter("reports", "Reports of flows that were taken from the data plane", status.reports)?;
     out.gauge("pending_flows", "Flows in the map of pending flows", status.pending_flows as f64)?;
+    let all = || status.room.iter();
+    out.gauges(
+        "limit_room",
+        "How many there is room for, by the name in [limits]",
+        all().map(|one| (vec![("limit", &*one.limit)], one.room as f64)),
+    )?;
+    out.gauges(
+        "limit_used",
+        "How many of them there are",
+        all().filter_map(|one| Some((vec![("limit", &*one.limit)], one.used? as f64))),
+    )?;
     out.gauge(
         "table_memory_used_bytes",
         "Memory of the tables that is in use",
         status.table_bytes_used as f64,
     )?;
-    out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)
+    out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)?;
+    let by_how =
+        |moved, packed| [(vec![("how", "moved")], moved), (vec![("how", "packed")], packed)];
+    out.counters(
+        "tables_moved",
+        "Tables that were moved within their memory so that another one found room, or packed into other memory",
+        by_how(status.tables_moved, status.tables_packed),
+    )?;
+    out.counters(
+        "table_moved_bytes",
+        "Their bytes",
+        by_how(status.table_bytes_moved, status.table_bytes_packed),
+    )
 }
 
 /// The plane in user space, where one is wanted.
@@ -253,6 +299,31 @@ fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
         ["received", "sent", "returned", "return_failed", "rx_ring_full", "no_chunk", "device_full"]
             .into_iter()
             .map(|name| (vec![("what", name)], count(name))),
+    )?;
+    if plane.offload.is_none() {
+        return Ok(());
+    }
+    out.gauge("plane_rules", "Rules in force at the plane's card", count("rules") as f64)?;
+    out.counters(
+        "plane_rule_requests",
+        "Rules that the card was asked for, those that it refused, connections that found no place or queue, \
+         and rules that went as the software said something else",
+        [
+            ("asked", "rules_asked"),
+            ("refused", "rules_refused"),
+            ("unplaced", "rules_unplaced"),
+            ("doubted", "rules_doubted"),
+        ]
+        .into_iter()
+        .map(|(what, name)| (vec![("what", what)], count(name))),
+    )?;
+    out.counters(
+        "plane_rule_frames",
+        "Frames of the plane by the way that they took: led by a rule, steered by the software, or steered \
+         although they came by a backend's queue",
+        ["led", "steered", "steered_apart"]
+            .into_iter()
+            .map(|name| (vec![("way", name)], count(name))),
     )
 }
 

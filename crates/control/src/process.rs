@@ -1,14 +1,14 @@
 //! The process of a plane in user space: started, and started again when it has ended. It goes on without
 //! this one, as the program in the kernel does; whoever comes next finds it by the lock that it holds.
 
-use crate::config::{Config, PlaneKind};
+use crate::config::{Config, Offload, PlaneKind};
+use crate::otlp;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,10 +18,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_host::files;
 
 /// In the run directory: held by the process while it runs, and what it said when it could not.
 const LOCK: &str = "plane.lock";
 const FAILURE: &str = "plane.failure";
+/// Why it has no rules of a card, if it was to have some.
+const NO_RULES: &str = "plane.no-rules";
 
 /// How often somebody looks whether it is there.
 const LOOK: Duration = Duration::from_millis(50);
@@ -56,6 +59,27 @@ impl Process {
                 arguments.push("--huge-pages".into());
             }
         }
+        let threads = match kind {
+            PlaneKind::AfXdp => config.af_xdp.threads,
+            PlaneKind::Dpdk => config.dpdk.threads,
+            _ => 1,
+        };
+        if let Some(Offload { card, rules, queues, choice, hysteresis, hostile }) =
+            config.offload.as_ref().filter(|_| kind.is_beside())
+        {
+            arguments.push(format!("--offload={}", card.name()));
+            arguments.push(format!("--rules={rules}"));
+            arguments.push(format!("--queues={queues}"));
+            arguments.push(format!("--choice={}", choice.name()));
+            arguments.push(format!("--hysteresis={hysteresis}"));
+            if *hostile {
+                arguments.push("--hostile".into());
+            }
+        }
+        // Not said of one, so that a process of an earlier version is one that is wanted.
+        if threads > 1 {
+            arguments.push(format!("--threads={threads}"));
+        }
         Self { kind, arguments }
     }
 
@@ -64,6 +88,8 @@ impl Process {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("weir").arg("plane").arg("--run-dir").arg(run_dir);
         command.args(&self.arguments).stdin(Stdio::null());
+        // Lines go to the collector from one process, which counts them and waits for the last ones.
+        command.env_remove(otlp::ENDPOINT);
         command
     }
 
@@ -112,9 +138,7 @@ impl PlaneLock {
     /// If the file cannot be made.
     pub fn acquire(run_dir: &Path) -> io::Result<Option<Self>> {
         let path = run_dir.join(LOCK);
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(files::open_or_make(&path)?, FlockArg::LockExclusiveNonblock) {
             Ok(file) => {
                 file.set_len(0)?;
                 Ok(Some(Self { file, run_dir: run_dir.to_owned() }))
@@ -126,15 +150,20 @@ impl PlaneLock {
 
     /// The process that has it, if that was started with other arguments than these.
     fn of_another(run_dir: &Path, arguments: &[String]) -> Option<i32> {
-        let text = fs::read_to_string(run_dir.join(LOCK)).ok()?;
+        let text = files::read_text(&run_dir.join(LOCK)).ok()?;
         let (process, found) = text.split_once('\n')?;
         let process = process.parse().ok().filter(|process| *process > 1)?;
         (found != arguments.join("\n")).then_some(process)
     }
 
+    /// Leaves word why the process goes on without rules of a card.
+    pub fn say_no_rules(&self, why: &str) {
+        let _ = files::write(&self.run_dir.join(NO_RULES), why.as_bytes());
+    }
+
     /// Leaves word why the process ends.
     pub fn say(&self, why: &str) {
-        let _ = fs::write(self.run_dir.join(FAILURE), why);
+        let _ = files::write(&self.run_dir.join(FAILURE), why.as_bytes());
     }
 }
 
@@ -148,6 +177,7 @@ struct State {
 
 /// Looks after the process, on a thread of its own. When dropped, the process is left to itself.
 pub struct Supervisor {
+    run_dir: PathBuf,
     state: Arc<Mutex<State>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -168,13 +198,18 @@ impl Supervisor {
         if let Err(error) = &spawned {
             lock(&state).failure = Some(format!("cannot start a thread: {error}"));
         }
-        Self { state, stop, thread: spawned.ok() }
+        Self { run_dir: run_dir.to_owned(), state, stop, thread: spawned.ok() }
     }
 
     /// Times that it was started again, as it had ended.
     pub fn restarts(&self) -> u64 {
         let state = lock(&self.state);
         state.starts.saturating_sub(u64::from(!state.found))
+    }
+
+    /// Why the process that runs has no rules of a card, if it was to have some.
+    pub fn why_no_rules(&self) -> Option<String> {
+        files::read_text(&self.run_dir.join(NO_RULES)).ok()
     }
 
     /// Why it does not run, or last did not.
@@ -229,7 +264,7 @@ impl Watch {
 
     /// Says why it has ended, but where it had to: memory of other sizes has taken the place of its own.
     fn ended(&self, status: ExitStatus) {
-        let told = fs::read_to_string(self.run_dir.join(FAILURE)).ok();
+        let told = files::read_text(&self.run_dir.join(FAILURE)).ok();
         if status.success() && told.is_none() {
             info!("the plane in user space has ended, and begins anew");
             lock(&self.state).failure = None;
@@ -268,7 +303,9 @@ impl Watch {
                 return None;
             }
         }
-        let _ = fs::remove_file(self.run_dir.join(FAILURE));
+        for said in [FAILURE, NO_RULES] {
+            let _ = files::gone(&self.run_dir.join(said));
+        }
         let started = self
             .process
             .command(&self.run_dir)
@@ -293,9 +330,38 @@ impl Watch {
     }
 }
 
+/// The arguments of such a process by which a control plane knows whether it is the one that it wants: what it has
+/// given besides the directories.
+pub fn started_with(mut all: impl Iterator<Item = String>) -> Vec<String> {
+    let places = ["--pins", "--run-dir"];
+    let mut found = Vec::new();
+    while let Some(argument) = all.next() {
+        if places.contains(&&*argument) {
+            all.next();
+        } else {
+            found.push(argument);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_go_to_the_collector_from_one_process() {
+        let process = Process { kind: PlaneKind::Dpdk, arguments: Vec::new() };
+        let command = process.command(Path::new("/run/a"));
+        assert!(command.get_envs().any(|variable| variable == (otlp::ENDPOINT.as_ref(), None)));
+    }
+
+    #[test]
+    fn directories_do_not_tell_processes_apart() {
+        let all = ["--run-dir", "/run/a", "--port=lan0=x", "--pins", "/sys/a", "--huge-pages"];
+        let found = started_with(all.map(str::to_owned).into_iter());
+        assert_eq!(found, ["--port=lan0=x", "--huge-pages"]);
+    }
 
     #[test]
     fn a_process_is_told_by_what_it_was_started_with() {

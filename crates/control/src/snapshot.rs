@@ -299,7 +299,8 @@ fn leave_out(value: &mut Value, at: &str) {
         Value::Object(fields) => {
             for (name, value) in fields {
                 let secret = match name.as_str() {
-                    "cookie_key" | "send" | "send_hex" | "expect" | "expect_hex" | "body" => true,
+                    "cookie_key" | "cookie_keys" | "send" | "send_hex" | "expect"
+                    | "expect_hex" | "body" => true,
                     // In [api] it is the name of a file.
                     "key" => at != "api",
                     // Each of them may be a password.
@@ -338,6 +339,7 @@ mod tests {
             [[service]]
             name = "web"
             cookie_key = "SECRET1"
+            cookie_keys = ["SECRET12", "SECRET13"]
             [service.check]
             headers = { Authorization = "SECRET2", Host = "SECRET3" }
             send = "SECRET4"

@@ -16,15 +16,16 @@ mod log;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weir_host::files;
 
 pub use journal::Journal;
 pub use log::{Op, StateLog, StateRecord, check_logs};
@@ -100,7 +101,7 @@ impl Document {
     /// [`StoreError::Corrupt`] if the file is not JSON of the type `T`.
     pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Option<T>, StoreError> {
         let path = path.as_ref();
-        let text = match fs::read(path) {
+        let text = match files::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(StoreError::io("read", path))?,
         };
@@ -123,12 +124,7 @@ impl Document {
             .map_err(io::Error::from)
             .map_err(StoreError::io("encode", path))?;
         text.push(b'\n');
-        let temporary = temporary(path);
-        let written = create(&temporary).and_then(|mut file| {
-            file.write_all(&text).map_err(StoreError::io("write", &temporary))?;
-            rename(&temporary, path)
-        });
-        left_out(&temporary, written)?;
+        write_whole(path, &text)?;
         Ok(text)
     }
 }
@@ -154,7 +150,7 @@ impl RunLock {
         let run_dir = run_dir.as_ref();
         fs::create_dir_all(run_dir).map_err(StoreError::io("create", run_dir))?;
         let path = run_dir.join("lock");
-        let file = create(&path)?;
+        let file = files::open_or_make(&path).map_err(StoreError::io("create", &path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Self { _file: file }),
             Err((_, Errno::EWOULDBLOCK)) => Err(StoreError::Locked { path: run_dir.to_path_buf() }),
@@ -213,12 +209,7 @@ fn not_ours(error: &serde_json::Error) -> String {
 /// # Errors
 /// [`StoreError::Io`]; the former one is still there then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let next = temporary(path);
-    let written = create(&next).and_then(|mut file| {
-        file.write_all(bytes).map_err(StoreError::io("write", &next))?;
-        rename(&next, path)
-    });
-    left_out(&next, written)
+    files::write(path, bytes).map_err(StoreError::io("write", path))
 }
 
 /// After an error the file that was to take another one's place goes: it may be what fills the disc.
@@ -229,24 +220,9 @@ fn left_out<V>(temporary: &Path, written: Result<V, StoreError>) -> Result<V, St
     written
 }
 
-/// The name under which a file is written before it takes its place.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    PathBuf::from(name)
-}
-
-/// An empty file that only its owner reads: it tells who talks to whom. Not what a link leads to.
+/// An empty file that only its owner reads.
 fn create(path: &Path) -> Result<File, StoreError> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
-        .map_err(StoreError::io("create", path))
+    files::make(path).map_err(StoreError::io("create", path))
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {

@@ -53,8 +53,10 @@ struct vip {
 	__u64 low;
 	__u32 port_protocol; /* port as on the wire, protocol << 16, VIP_IN_USE, kind << VIP_KIND_SHIFT */
 	__u32 table;         /* service * 2 + side, TABLE_ flags; storing it publishes the table */
-	__u64 id_lengths;    /* of QUIC ids: a byte for each configuration, 0: there is none */
-	__u32 salt;          /* of 16 bits: what tells this address from the service's others */
+	__u64 id_lengths;    /* of QUIC ids: a byte for each configuration, 0: there is none; of an address its
+			      * ports whose later fragments are led by source: 16 bits for TCP, UDP and SCTP */
+	__u32 salt;          /* of 16 bits: what tells this address from the service's others; above them 1 if
+			      * fragments are led so */
 	__u32 host_bits;     /* the last bits of an address that tell those of a prefix apart, 0..64 */
 };
 

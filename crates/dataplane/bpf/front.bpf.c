@@ -25,15 +25,18 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #pragma clang diagnostic push
 #pragma clang diagnostic error "-Wpadded"
 
-/* What the control plane and the plane in user space tell each other. */
+/* What the control plane and the plane in user space tell each other. Other versions read what stands before `turns`,
+ * so that stays where it is. */
 struct front {
 	__u32 memory;  /* which memory is in use; odd while that changes */
 	__u32 ready;   /* the one that the plane in user space reads; 0: none */
-	__u64 turn;    /* odd while it is at a burst; each burst adds two */
+	__u64 turn;    /* odd while its first thread is at a burst; each burst adds two */
 	__u64 process; /* its number */
 	__u64 started; /* when it began */
-	__u64 reserved[4];
+	__u64 turns[4]; /* the same of its other threads */
 	__u64 counters[FRONT_COUNTERS]; /* what it counts; crates/dataplane/src/user.rs has their names */
+	__u64 edges; /* whether it is told of what begins or ends a connection, as a card has rules for some */
+	__u64 past;  /* how often it may not have been told, although it wanted to be */
 };
 
 /* What it has forwarded, by the backend's number. */
@@ -88,8 +91,31 @@ static __always_inline int reads_table_only(const struct table *table, const str
 	return read_slot(table, scale(hash, table->slots)) < NO_BACKEND;
 }
 
-/* Whether a frame is a segment in the middle of a connection of such a service. */
-static __always_inline int is_plain(struct xdp_md *ctx)
+/* What a frame is to the plane in user space. */
+enum to_plane {
+	NOTHING, /* weir_balance decides it */
+	PLAIN,   /* it decides it */
+	EDGE,    /* it is told, and gives it back to weir_balance: something begins or ends */
+	HIDDEN,  /* something may begin or end, and it cannot be told what */
+};
+
+#define EDGES (TCP_FIN | TCP_SYN | TCP_RST)
+
+/* Whether the TCP header at l4 is of what begins or ends a connection of a service under the very address and port:
+ * only these have connections with rules. Whether all of the packet is as it should be, the plane finds out. */
+static __always_inline int is_edge_at(void *l4, void *end, const struct packet *p)
+{
+	struct tcp *tcp = l4;
+
+	/* The pointer that is checked is the one that is read by. */
+	barrier_var(tcp);
+	if ((void *)(tcp + 1) > end || !(tcp->flags & EDGES))
+		return 0;
+	return find_vip(p->dst[0], p->dst[1], tcp->ports >> 16 | (__u32)PROTOCOL_TCP << 16) != NULL;
+}
+
+/* What begins or ends a connection in a packet that is not plain: with tags, options, or in several buffers. */
+__noinline int odd_edge(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -97,35 +123,99 @@ static __always_inline int is_plain(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 	struct packet p = {};
 
-	if (l3 > end || end - data > FRONT_BYTES)
-		return 0;
-	if (has_frags && bpf_xdp_get_buff_len(ctx) != end - data)
-		return 0;
+	if (l3 > end)
+		return NOTHING;
+	__be16 type = eth->type;
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return NOTHING;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct ipv4 *ip = l3;
+
+		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP)
+			return NOTHING;
+		if (ip->fragment & bpf_htons(0x1fff))
+			return NOTHING;
+		if (ip->fragment & bpf_htons(0x2000))
+			return HIDDEN;
+		p.dst[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
+		return is_edge_at(l3 + (ip->version_ihl & 15) * 4, end, &p) ? EDGE : NOTHING;
+	}
+	if (type == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return NOTHING;
+		__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+		__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
+
+		if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
+			return HIDDEN;
+		if (SKIPPED_REASON(skipped) != REASON_OK || SKIPPED_TO(skipped) != PROTOCOL_TCP)
+			return NOTHING;
+		p.dst[0] = ip->dst[0];
+		p.dst[1] = ip->dst[1];
+		return is_edge_at(l3 + SKIPPED_AT(skipped), end, &p) ? EDGE : NOTHING;
+	}
+	return NOTHING;
+}
+
+/* What a frame is; `edges`: whether it may be one. */
+static __always_inline enum to_plane is_for_plane(struct xdp_md *ctx, int edges)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+	struct packet p = {};
+
+	if (l3 > end)
+		return NOTHING;
+	if (end - data > FRONT_BYTES || (has_frags && bpf_xdp_get_buff_len(ctx) != end - data))
+		return edges ? odd_edge(ctx) : NOTHING;
 	if (eth->type == bpf_htons(ETH_P_IP)) {
 		if (!parse_plain_tcp(l3, end, &p))
-			return 0;
+			return edges ? odd_edge(ctx) : NOTHING;
 	} else if (eth->type == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6 *ip = l3;
 
 		if ((void *)(ip + 1) > end || ip->next != PROTOCOL_TCP ||
 		    parse_ipv6(NULL, l3, end, end - l3, &p) != REASON_OK)
-			return 0;
+			return edges ? odd_edge(ctx) : NOTHING;
 	} else {
-		return 0;
+		return edges ? odd_edge(ctx) : NOTHING;
 	}
-	if ((p.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK || !is_ours(data, end))
-		return 0;
+	int middle = (p.tcp_flags & (EDGES | TCP_ACK)) == TCP_ACK;
+
+	if ((!middle && !(edges && p.tcp_flags & EDGES)) || !is_ours(data, end))
+		return NOTHING;
 	struct vip *vip = find_vip(p.dst[0], p.dst[1], p.ports >> 16 | (__u32)PROTOCOL_TCP << 16);
 
+	if (!middle)
+		return vip ? EDGE : NOTHING;
 	/* Prefixes and blocks of ports are weir_balance's, and may be more exact than any port of an address. */
 	if (!vip && (control->unusual & (UNUSUAL_ANY_PORT | UNUSUAL_WIDE)) == UNUSUAL_ANY_PORT)
 		vip = find_vip(p.dst[0], p.dst[1], (__u32)PROTOCOL_TCP << 16);
 	if (!vip)
-		return 0;
+		return NOTHING;
 	__u32 number = *(volatile __u32 *)&vip->table;
 
 	/* What is beyond has lists of sources or caps, or one of several addresses, or no table. */
-	return number < table_count && reads_table_only(AT(tables, number, table_count), &p);
+	if (number >= table_count)
+		return NOTHING;
+	return reads_table_only(AT(tables, number, table_count), &p) ? PLAIN : NOTHING;
+}
+
+/* Leads a frame to the socket of its queue. */
+static __always_inline int is_handed_over(struct xdp_md *ctx)
+{
+	__u64 queue = (__u64)ctx->ingress_ifindex << 32 | ctx->rx_queue_index;
+	__u32 *socket;
+
+	if (ctx->data_end - ctx->data > FRONT_BYTES)
+		return 0;
+	socket = bpf_map_lookup_elem(&queues, &queue);
+	/* Without a socket it returns the last argument. */
+	return socket && bpf_redirect_map(&sockets, *socket, XDP_ABORTED) == XDP_REDIRECT;
 }
 
 SEC("xdp")
@@ -133,13 +223,13 @@ int weir_front(struct xdp_md *ctx)
 {
 	volatile struct front *now = front;
 
-	if (now->ready == now->memory && is_plain(ctx)) {
-		__u64 queue = (__u64)ctx->ingress_ifindex << 32 | ctx->rx_queue_index;
-		__u32 *socket = bpf_map_lookup_elem(&queues, &queue);
+	if (now->ready == now->memory) {
+		enum to_plane what = is_for_plane(ctx, now->edges != 0);
 
-		/* Without a socket it returns the last argument. */
-		if (socket && bpf_redirect_map(&sockets, *socket, XDP_ABORTED) == XDP_REDIRECT)
+		if ((what == PLAIN || what == EDGE) && is_handed_over(ctx))
 			return XDP_REDIRECT;
+		if (what == EDGE || what == HIDDEN)
+			__sync_fetch_and_add(&front->past, 1);
 	}
 	bpf_tail_call(ctx, &behind, 0);
 	return XDP_ABORTED;

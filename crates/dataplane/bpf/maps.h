@@ -80,6 +80,8 @@ const volatile __u32 mapping_count = 1;
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
 const volatile __u32 twins = 0;
+/* Whether frames are counted by interface, for the program that takes notes (interfaces.h). */
+const volatile __u32 by_interface = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -3,6 +3,7 @@
 #ifndef WEIR_OUTCOME_H
 #define WEIR_OUTCOME_H
 
+#include "interfaces.h"
 #include "maps.h"
 
 static __noinline int leave(__u32 reason, int verdict)
@@ -16,7 +17,7 @@ static __noinline int leave(__u32 reason, int verdict)
 		else
 			outcome->dropped++;
 	}
-	return verdict;
+	return OWN_ANSWER(verdict);
 }
 
 #endif

@@ -27,7 +27,7 @@ static __always_inline __u32 read_listed(__u32 number, __u32 at, __u32 kind)
 	__u32 id = entry & SLOT_BACKEND;
 
 	if (kind == BY_NUMBER)
-		id = entry < table->slots ? read_slot(table, entry) & SLOT_BACKEND : NO_BACKEND;
+		id = entry < numbers_in(table) ? read_slot(table, entry) & SLOT_BACKEND : NO_BACKEND;
 	if (id == NO_BACKEND || is_down(id))
 		return entry | id << 16;
 	return entry | id << 16 | LISTED_TAKES;

@@ -78,6 +78,16 @@ static __always_inline struct vip *find_unusual_vip(__u32 unusual, __u64 high, _
 	return NULL;
 }
 
+/* The port of the service that alone listens at an address on a protocol, as on the wire, if later fragments are led
+ * by their source there. It stands in the entry of the address. */
+static __always_inline __u32 port_of_fragments(__u64 high, __u64 low, __u32 protocol)
+{
+	struct vip *address = find_vip(high, low, 0);
+	__u32 shift = protocol == PROTOCOL_TCP ? 0 : protocol == PROTOCOL_UDP ? 16 : 32;
+
+	return address ? address->id_lengths >> shift & 0xffff : 0;
+}
+
 /* What the destination port of a state is XORed with, as it stands on the wire. */
 static __always_inline __u32 salt_of(const struct vip *vip, __u64 low)
 {

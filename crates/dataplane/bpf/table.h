@@ -34,6 +34,13 @@ static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
 	return read_slot_of(table->first_slot, slot);
 }
 
+/* Numbers of servers that a table of cookies has. One with keys that cookies tell apart (COOKIES_KEYED) counts them
+ * in `chunks_b`; its `slots` are 0. Without branches, as the verifier would follow each. */
+static __always_inline __u32 numbers_in(const struct table *table)
+{
+	return table->slots + table->chunks_b * (table->segment_bits / COOKIES_KEYED & 1);
+}
+
 /* A new flow whose row leads to a backend that is down, as the table may be older than that: further
  * rows come from its hash. Global, so that the verifier goes through it once. */
 __noinline __u32 another_row(__u32 number, __u64 hash, __u32 otherwise)

@@ -48,7 +48,7 @@ static __always_inline int go_apart(struct xdp_md *ctx)
 /* What is none of weir's packets is seen by the next program, if there is one, and is the kernel's if not. */
 static __always_inline int pass(struct xdp_md *ctx, enum reason reason)
 {
-	int verdict = LOOKED_AT(leave(reason, XDP_PASS));
+	int verdict = COUNT_PASSED(ctx, LOOKED_AT(leave(reason, XDP_PASS)));
 
 	bpf_tail_call(ctx, &parts, PART_NEXT);
 	return verdict; /* rule: pass.kernel */
@@ -291,8 +291,8 @@ static __always_inline int balance_later(struct xdp_md *ctx, const struct packet
 	return leave(reason, XDP_DROP); /* rule: later.drop */
 }
 
-/* Whether a later fragment needs no first one: its service takes any port, and leads clients by their address, so
- * it says all that is asked for, to whichever balancer it comes. It becomes a packet in the middle of its source's
+/* Whether a later fragment needs no first one: its service takes any port, or is the only one there and says so, and
+ * leads clients by their address, so it says all that is asked for, to whichever balancer it comes. It becomes a packet in the middle of its source's
  * flow then. Not where QUIC ids are asked for first. Global, so that the verifier goes through it once. */
 __noinline int leads_by_source(struct packet *p)
 {
@@ -304,13 +304,15 @@ __noinline int leads_by_source(struct packet *p)
 	if (follow_fragment(p, &backend) != REASON_LATER_FRAGMENT)
 		return 0; /* rule: fragment.by_first */
 	/* What read_fragment has left. */
-	__u32 protocol = p->tcp_flags, port = protocol << 16;
+	__u32 protocol = p->tcp_flags, port = 0;
 	struct vip *vip = NULL;
 
 	if (protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP || protocol == PROTOCOL_SCTP) {
-		vip = find_vip(p->dst[0], p->dst[1], port);
+		port = port_of_fragments(p->dst[0], p->dst[1], protocol);
+		vip = find_vip(p->dst[0], p->dst[1], port | protocol << 16);
 		if (!vip)
-			vip = find_unusual_vip(control->unusual, p->dst[0], p->dst[1], port);
+			vip = find_unusual_vip(control->unusual, p->dst[0], p->dst[1],
+					       port | protocol << 16);
 	}
 	if (!vip)
 		return 0; /* rule: fragment.one_port */
@@ -318,7 +320,7 @@ __noinline int leads_by_source(struct packet *p)
 
 	if (number >= table_count || !(AT(tables, number, table_count)->flags & TABLE_CLIENT))
 		return 0; /* rule: fragment.by_flow */
-	p->ports = 0;
+	p->ports = port << 16;
 	p->protocol = protocol;
 	p->tcp_flags = TCP_ACK;
 	/* Nothing is noted: the others need it as little. */
@@ -396,7 +398,7 @@ SEC("xdp")
 int weir_balance(struct xdp_md *ctx)
 {
 	LOOK_AT(ctx);
-	return LOOKED_AT(balance_frame(ctx));
+	return LOOKED_AT(COUNTED(ctx, balance_frame(ctx)));
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
@@ -482,5 +484,5 @@ whole:
 SEC("xdp")
 int weir_apart(struct xdp_md *ctx)
 {
-	return LOOKED_AT(balance_apart(ctx));
+	return LOOKED_AT(COUNTED(ctx, balance_apart(ctx)));
 }

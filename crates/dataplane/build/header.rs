@@ -81,6 +81,13 @@ fn others() -> Vec<Number> {
             Flags::EXACT.into(),
             "whoever is on a reserved row and not pinned is placed again",
         ),
+        // Whoever knows no keys finds no number in such a table, and refuses its configuration before.
+        (
+            "COOKIES_KEYED",
+            cheetah::KEYED.into(),
+            "of segment_bits: cookies say under which of two keys their numbers are hidden",
+        ),
+        ("COOKIES_SECOND", cheetah::SECOND.into(), "of segment_bits: the second one issues"),
         (
             "TABLE_FROZEN",
             Flags::FROZEN.into(),

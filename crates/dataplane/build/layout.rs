@@ -40,6 +40,17 @@ pub fn of_object(object: &Path) -> String {
     text
 }
 
+/// A structure of an object, in the same form.
+pub fn of_structure(object: &Path, name: &str) -> String {
+    let btf = Btf::from_path(object)
+        .unwrap_or_else(|error| panic!("types of {}: {error}", object.display()));
+    let structure = btf.type_by_name::<BtfType<'_>>(name);
+    let structure = structure.unwrap_or_else(|| panic!("no {name} in {}", object.display()));
+    let mut text = format!("{name}: ");
+    describe(&btf, structure, &mut text);
+    text + "\n"
+}
+
 /// The program's constants, and where each stands.
 pub fn constants(object: &Path) -> Vec<(String, u32)> {
     let btf = Btf::from_path(object)

@@ -4,6 +4,8 @@ use crate::abi::Plain;
 use crate::error::{Context, Error};
 use libbpf_rs::libbpf_sys::{bpf_map_delete_batch, bpf_map_lookup_batch, bpf_map_update_batch};
 use libbpf_rs::{MapCore, MapHandle};
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::{ptr, thread};
@@ -24,13 +26,45 @@ const TRIES: u32 = 1000;
 /// [`Error::Bpf`] if the kernel refuses; some entries may have been visited then.
 pub(crate) fn each(
     map: &MapHandle,
-    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
 ) -> Result<(), Error> {
+    read(map, None, visit, || true).map(drop)
+}
+
+/// As [`each`], a part of them: begins `from` a place that an earlier part has returned, and ends with a batch by
+/// which `most` entries are reached. Returns where the next part begins; `None`: this was the last one. Every entry
+/// that is there from the beginning of the first part to the end of the last one is in one of them, whatever comes
+/// and goes meanwhile, as an entry stays in its bucket.
+///
+/// # Errors
+/// As [`each`].
+pub(crate) fn part(
+    map: &MapHandle,
+    from: Option<u32>,
+    most: usize,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) -> Result<Option<u32>, Error> {
+    let visited = Cell::new(0);
+    let count = |key: &[u8], value: &[u8]| {
+        visited.set(visited.get() + 1);
+        visit(key, value);
+        ControlFlow::Continue(())
+    };
+    read(map, from, count, || visited.get() < most)
+}
+
+/// Both: goes on after a batch if `go_on` says so, and returns where the rest begins if there may be one.
+fn read(
+    map: &MapHandle,
+    mut from: Option<u32>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    go_on: impl Fn() -> bool,
+) -> Result<Option<u32>, Error> {
     let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
     let mut room = BATCH as usize;
     let (mut keys, mut values) = (vec![0u8; room * key_size], vec![0u8; room * value_size]);
     // A position is the number of a bucket.
-    let (mut from, mut next) = (None::<u32>, 0u32);
+    let mut next = 0u32;
     let mut tries = 0;
     loop {
         let mut count = room as u32;
@@ -71,13 +105,16 @@ pub(crate) fn each(
         let entries = keys.chunks_exact(key_size).zip(values.chunks_exact(value_size));
         for (key, value) in entries.take(count as usize) {
             if visit(key, value).is_break() {
-                return Ok(());
+                return Ok(None);
             }
         }
         if status != 0 {
-            return Ok(());
+            return Ok(None);
         }
         from = Some(next);
+        if !go_on() {
+            return Ok(from);
+        }
     }
 }
 
@@ -108,20 +145,44 @@ pub(crate) fn write<K: Plain, V: Plain>(
             keys.push(key);
             values.push(value);
         }
-        let mut count = keys.len() as u32;
-        // SAFETY: `count` keys and values, plain bytes of the sizes that the map was made for.
-        let status = unsafe {
-            bpf_map_update_batch(
-                map.as_fd().as_raw_fd(),
-                keys.as_ptr().cast(),
-                values.as_ptr().cast(),
-                &raw mut count,
-                ptr::null(),
-            )
-        };
-        if status < 0 {
-            return Err(libbpf_rs::Error::from_raw_os_error(-status));
-        }
+        let (first_key, first_value) = (keys.as_ptr().cast(), values.as_ptr().cast());
+        // SAFETY: as many keys and values, plain bytes of the sizes that the map was made for.
+        unsafe { update_batch(map, first_key, first_value, keys.len()) }?;
+    }
+    Ok(())
+}
+
+/// Writes entries by one call.
+///
+/// # Safety
+/// There are `count` keys and values there, of the map's sizes, one after the other.
+unsafe fn update_batch(
+    map: &MapHandle,
+    keys: *const c_void,
+    values: *const c_void,
+    count: usize,
+) -> libbpf_rs::Result<()> {
+    let mut count = count as u32;
+    let map = map.as_fd().as_raw_fd();
+    // SAFETY: as the caller says.
+    match unsafe { bpf_map_update_batch(map, keys, values, &raw mut count, ptr::null()) } {
+        status if status < 0 => Err(libbpf_rs::Error::from_raw_os_error(-status)),
+        _ => Ok(()),
+    }
+}
+
+/// As [`write`], of keys and values that stand one after the other.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_bytes(map: &MapHandle, keys: &[u8], values: &[u8]) -> libbpf_rs::Result<()> {
+    let (key, value) = (map.key_size() as usize, map.value_size() as usize);
+    assert_eq!(keys.len() / key, values.len() / value, "entries of map {:?}", map.name());
+    let batch = BATCH as usize;
+    for (keys, values) in keys.chunks(key * batch).zip(values.chunks(value * batch)) {
+        let (first_key, first_value) = (keys.as_ptr().cast(), values.as_ptr().cast());
+        // SAFETY: as many keys and values of the sizes that the map was made for.
+        unsafe { update_batch(map, first_key, first_value, keys.len() / key) }?;
     }
     Ok(())
 }

@@ -41,8 +41,8 @@ pub enum Error {
     /// weir made it. Nothing of it was changed.
     #[error(
         "the data plane in {} was made by another version of weir: its layout is {}, this program's \
-         is {expected}. It was left as it is and goes on forwarding. Go back to that version; or stop \
-         traffic to this balancer, remove the data plane with `weir unload`, and start again",
+         is {expected}, and it cannot be taken over: {why}. It was left as it is and goes on forwarding. Go back \
+         to that version; or stop traffic to this balancer, remove the data plane with `weir unload`, and start again",
         .directory.display(),
         .found.as_ref().map_or("not recorded".to_owned(), ToString::to_string)
     )]
@@ -53,6 +53,8 @@ pub enum Error {
         found: Option<crate::Layout>,
         /// The layout that this program makes.
         expected: crate::Layout,
+        /// Why it cannot become memory of this layout.
+        why: Box<str>,
     },
     /// A pinned map is of a size that no limits explain.
     #[error(

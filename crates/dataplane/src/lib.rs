@@ -15,6 +15,8 @@ mod link;
 mod mapped;
 pub mod memory;
 mod numbers;
+#[doc(hidden)]
+pub mod other;
 mod plane;
 mod reports;
 mod room;
@@ -30,11 +32,15 @@ use weir_steering::MethodId;
 
 pub use abi::{BackendEntry, BackendFlags, tunnel_number};
 pub use error::Error;
-#[doc(hidden)]
-pub use kernel::ResizeStep;
+pub use kernel::BY_INTERFACE;
 #[doc(hidden)]
 pub use kernel::TRACED;
-pub use kernel::{Attached, KernelPlane, Layout, OpenReport, Pinned, PinnedLink, grace};
+pub use kernel::{
+    Attached, Converted, KernelPlane, Layout, OpenReport, Pinned, PinnedLink, grace,
+    wait_for_programs,
+};
+#[doc(hidden)]
+pub use kernel::{ConvertStep, ResizeStep};
 pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};

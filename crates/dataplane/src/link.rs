@@ -268,7 +268,8 @@ fn replace_program(pin: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
 }
 
-fn pin_fd(link: &OwnedFd, pin: &Path) -> Result<(), Error> {
+/// Pins a link or a program.
+pub(crate) fn pin_fd(link: &impl AsRawFd, pin: &Path) -> Result<(), Error> {
     let path = c_path(pin).context(|| format!("pin {}", pin.display()))?;
     // SAFETY: a descriptor and a C string.
     let done = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(link.as_raw_fd(), path.as_ptr()) };

@@ -235,6 +235,17 @@ numbers! {
 // These are made anew with each program.
 numbers! {
     PASSING:
+    /// while memory becomes another's: the old program decides
+    HOLD_FORMER: u32 = 0;
+    /// nobody does; IP frames are dropped until then
+    HOLD_NOBODY: u32 = 1;
+    /// the new program does
+    HOLD_NEXT: u32 = 2;
+    /// where the old program stands among the parts; not where others have what sees the packets that they pass on
+    SIDE_FORMER: u32 = 2;
+    /// where the new one does
+    SIDE_NEXT: u32 = 3;
+
     /// in a note, or in what is looked for: none, or any
     TRACE_NONE: u32 = 0xffff_ffff;
 

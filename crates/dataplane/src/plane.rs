@@ -15,16 +15,20 @@ use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
-    HeldCounts, Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane,
-    PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows, SourceTable,
-    TooManyMacs, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
+    HeldCounts, Hop, IdOutcomes, IdRoutes, InterfaceCounters, LaneCounters, Limits, Listen,
+    Outcomes, Plane, PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows,
+    SourceTable, TablesMoved, TooManyMacs, TraceCounts, TrackedFlows, Translations, UserStatus,
+    Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
     BackendId, BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState,
-    Side, TrackedFlow, update,
+    Side, TrackedFlow, update, update::Draining,
 };
 use weir_wire::{FlowKey, unmap_address};
+
+/// Reports that are taken in one part: some milliseconds' worth.
+const REPORTS_AT_A_TIME: usize = 8192;
 
 /// The data plane in the kernel with the one consumer of its reports.
 pub struct LivePlane {
@@ -32,6 +36,8 @@ pub struct LivePlane {
     pub kernel: KernelPlane,
     /// The ring, and the map behind it.
     pub reports: Reports,
+    /// Why the guard reads a table of services that is not filled any more, if it does.
+    stale_guard: Option<String>,
 }
 
 impl LivePlane {
@@ -41,7 +47,7 @@ impl LivePlane {
     /// [`Error::Bpf`].
     pub fn new(kernel: KernelPlane) -> Result<Self, Error> {
         let reports = kernel.reports()?;
-        Ok(Self { kernel, reports })
+        Ok(Self { kernel, reports, stale_guard: None })
     }
 
     /// As [`Plane::resize`], and ends after a step, as a control plane that is killed.
@@ -57,9 +63,18 @@ impl LivePlane {
     fn resized(&mut self, reports: Option<Reports>) {
         if let Some(reports) = reports {
             self.reports = reports;
-            // It reads the service table, which may be another now. Without it nothing else differs.
-            let _ = self.kernel.guard();
+            self.guard_anew();
         }
+    }
+
+    /// The guard reads the service table, which may be another now. Where there was none, as the kernel cannot, there
+    /// is none, and that was said at the start.
+    fn guard_anew(&mut self) {
+        let guarded = self.kernel.is_guarded();
+        self.stale_guard = match self.kernel.guard() {
+            Err(error) if guarded => Some(error.to_string()),
+            _ => None,
+        };
     }
 
     /// Reports in memory whose place this one has taken come before all others; then nothing is
@@ -115,11 +130,32 @@ impl update::Plane for LivePlane {
         self.kernel.grace()
     }
 
-    /// The ring, then what it had no room for.
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        let mut draining = Draining::default();
+        while self.drain_part(&mut draining, take)? {}
+        Ok(())
+    }
+
+    /// The ring, then what it had no room for.
+    fn drain_part(
+        &mut self,
+        draining: &mut Draining,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<bool, Error> {
         self.settle(take)?;
-        self.reports.drain(|event| take(&event))?;
-        self.put_aside(usize::MAX, take).map(drop)
+        if draining.left != Some(0) {
+            self.reports.drain_part(&mut draining.left, REPORTS_AT_A_TIME, |event| take(&event))?;
+            return Ok(true);
+        }
+        let begins = draining.aside.is_none();
+        let (flows, next) = self.reports.part_of_unreported(draining.aside, REPORTS_AT_A_TIME)?;
+        flows.iter().for_each(take);
+        self.reports.forget_unreported(&flows)?;
+        if !flows.is_empty() {
+            self.kernel.forget_untold(&flows, begins && next.is_none());
+        }
+        draining.aside = next;
+        Ok(next.is_some())
     }
 
     fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
@@ -203,6 +239,13 @@ impl BackendEntry {
 }
 
 impl Plane for LivePlane {
+    fn go_on_guarding(&mut self) -> Option<String> {
+        if self.stale_guard.is_some() {
+            self.guard_anew();
+        }
+        self.stale_guard.clone()
+    }
+
     fn wait(
         &mut self,
         limit: Duration,
@@ -389,6 +432,10 @@ impl Plane for LivePlane {
         self.kernel.pool_bytes()
     }
 
+    fn tables_moved(&self) -> [TablesMoved; 2] {
+        self.kernel.tables_moved()
+    }
+
     fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), Error> {
         self.kernel.set_backend(id, &backend.map_or_else(BackendEntry::default, Into::into))
     }
@@ -556,6 +603,10 @@ impl Plane for LivePlane {
 
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {
         self.kernel.lost()
+    }
+
+    fn interfaces(&self) -> Result<Option<BTreeMap<u32, InterfaceCounters>>, Error> {
+        self.kernel.interfaces()
     }
 
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<Option<TooManyMacs>, Error> {

@@ -140,15 +140,47 @@ impl Reports {
             if flows.len() >= most {
                 return ControlFlow::Break(());
             }
-            let note = types::unreported::from_slice(value);
-            flows.extend(BackendId::new(note.backend).map(|backend| Event {
-                state: types::service_state::from_slice(key).into(),
-                backend,
-                kind: EventKind::Start,
-            }));
+            flows.extend(unreported(key, value));
             ControlFlow::Continue(())
         })?;
         Ok(flows)
+    }
+
+    /// As [`take_unreported`](Self::take_unreported), by a place in the map that only goes forward: `from` is where
+    /// the part before has ended, and this one ends when `most` are reached. Returns them and where the next part
+    /// begins; `None`: all that were there when the first part began have been among them.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses.
+    pub(crate) fn part_of_unreported(
+        &self,
+        from: Option<u32>,
+        most: usize,
+    ) -> Result<(Vec<Unreported>, Option<u32>), Error> {
+        let mut flows = Vec::new();
+        let next = entries::part(&self.unreported, from, most, |key, value| {
+            flows.extend(unreported(key, value));
+        })?;
+        Ok((flows, next))
+    }
+
+    /// Takes a part of the reports in the ring, of those that may have been there when `left` was none. Returns
+    /// whether there are more.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses.
+    pub(crate) fn drain_part(
+        &self,
+        left: &mut Option<usize>,
+        most: usize,
+        sink: impl FnMut(Event),
+    ) -> Result<bool, Error> {
+        let now = left.unwrap_or(self.capacity);
+        let part = now.min(most);
+        let taken = if part > 0 { self.take(part, sink)? } else { 0 };
+        let rest = if taken < part { 0 } else { now - taken };
+        *left = Some(rest);
+        Ok(rest > 0)
     }
 
     /// Removes flows that were taken over from the *unreported* map.
@@ -159,6 +191,14 @@ impl Reports {
         let keys = flows.iter().map(|flow| types::service_state::from(&flow.state));
         entries::remove(&self.unreported, keys)
     }
+}
+
+/// An entry of the *unreported* map.
+fn unreported(key: &[u8], value: &[u8]) -> Option<Unreported> {
+    let note = types::unreported::from_slice(value);
+    let state = types::service_state::from_slice(key).into();
+    let backend = BackendId::new(note.backend)?;
+    Some(Event { state, backend, kind: EventKind::Start })
 }
 
 fn decode(bytes: &[u8]) -> Option<Event> {

@@ -7,7 +7,7 @@ use crate::slots::{Partitions, Slots};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::Listen;
+use weir_plane::{Listen, TablesMoved};
 use weir_steering::{
     Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId, cheetah,
 };
@@ -41,6 +41,8 @@ pub(crate) struct Tables {
     current: BTreeMap<ServiceId, u32>,
     /// A service whose next table found no room in a row, though there is enough in sum, and nobody could make it.
     scattered: Option<ServiceId>,
+    /// Tables that were written a second time: within this memory, and from other memory into this.
+    pub moved: [TablesMoved; 2],
     /// Connections by index, of services whose tables have such.
     pub slots: Slots,
 }
@@ -57,8 +59,9 @@ impl Tables {
     ) -> Self {
         let (ranges, current) = (BTreeMap::new(), BTreeMap::new());
         let room = Room::new(elements);
-        let scattered = None;
-        let mut tables = Self { headers, pool, elements, room, ranges, current, scattered, slots };
+        let (scattered, moved) = (None, [TablesMoved::default(); 2]);
+        let mut tables =
+            Self { headers, pool, elements, room, ranges, current, scattered, moved, slots };
         for &(_, number) in published {
             let header = tables.header_bytes(number);
             if let Some((first, length)) = header.and_then(|bytes| Image::range_of(&bytes)) {

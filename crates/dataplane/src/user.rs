@@ -26,6 +26,8 @@ use weir_steering::{
     MethodId, RawHeader, ServiceState, Side, TAG_BITS, watch_bits,
 };
 
+pub use crate::kernel::PLANE_THREADS;
+
 /// Run a program on frames that then take the way that it says (Linux 5.18, linux/bpf.h).
 const LIVE_FRAMES: u32 = 1 << 1;
 
@@ -61,6 +63,8 @@ pub struct UserMemory {
     page: u32,
     /// Which memory this is.
     memory: u32,
+    /// Which of the plane's threads reads it here, and of how many.
+    thread: (usize, usize),
     balancer: OwnedFd,
 }
 
@@ -138,17 +142,43 @@ impl UserMemory {
             directory: directory.to_owned(),
             front,
             memory,
+            thread: (0, 1),
         })
     }
 
-    /// Says that this process takes packets from now on.
+    /// This memory as one of several threads of a plane reads it, each of which has opened it: their bursts are
+    /// waited for one by one, and what they count is added up.
+    ///
+    /// # Panics
+    /// With more threads than [`PLANE_THREADS`], or a number that is none of them.
+    #[must_use]
+    pub fn of_thread(mut self, thread: usize, of: usize) -> Self {
+        assert!(thread < of && of <= PLANE_THREADS, "thread {thread} of {of}");
+        self.thread = (thread, of);
+        self.be_at_no_burst(thread);
+        self
+    }
+
+    /// A process that was killed at a burst has left an odd number.
+    fn be_at_no_burst(&self, thread: usize) {
+        let turn = self.front.page.turn_of(thread);
+        turn.store(turn.load(Ordering::SeqCst).next_multiple_of(2), Ordering::SeqCst);
+    }
+
+    /// Which memory this is: another one has another number.
+    pub fn number(&self) -> u32 {
+        self.memory
+    }
+
+    /// Says that this process takes packets from now on. Of several threads one does.
     pub fn begin(&self, sockets: u64) {
         let page = &self.front.page;
-        // A process that was killed at a burst has left an odd number.
-        let turn = page.turn().load(Ordering::SeqCst);
-        page.turn().store(turn.next_multiple_of(2), Ordering::SeqCst);
+        // The other threads there are may be at one.
+        let (own, threads) = self.thread;
+        (threads..PLANE_THREADS).chain([own]).for_each(|thread| self.be_at_no_burst(thread));
         let process = std::process::id();
         page.process().store(0, Ordering::SeqCst);
+        page.edges().store(0, Ordering::SeqCst);
         page.started().store(start_of(process).unwrap_or(0), Ordering::SeqCst);
         page.process().store(process.into(), Ordering::SeqCst);
         self.count(|counts| {
@@ -156,6 +186,28 @@ impl UserMemory {
             counts.sockets = sockets;
         });
         page.ready().store(self.memory, Ordering::SeqCst);
+    }
+
+    /// Says whether packets that begin or end connections are to come here before the program decides them, once
+    /// this has [begun](Self::begin). Whoever gets them gives them back to it.
+    pub fn take_edges(&self, take: bool) {
+        self.front.page.edges().store(take.into(), Ordering::SeqCst);
+    }
+
+    /// Raised when packets that begin or end connections may have gone past this plane, although it
+    /// [takes](Self::take_edges) them.
+    #[inline]
+    pub fn past(&self) -> u64 {
+        self.front.page.past().load(Ordering::Acquire)
+    }
+
+    /// Says that nothing more is to be led to it. What it has it still finishes: grace periods wait for that, and
+    /// [`end`](Self::end) ends it.
+    pub fn take_no_more(&self) {
+        let page = &self.front.page;
+        if page.process().load(Ordering::SeqCst) == u64::from(std::process::id()) {
+            page.ready().store(0, Ordering::SeqCst);
+        }
     }
 
     /// Says that it takes no more packets, and has finished those that it had.
@@ -181,16 +233,16 @@ impl UserMemory {
 
     /// A burst begins: what is read of services and tables until [`leave`](Self::leave) stays.
     pub fn enter(&self) {
-        self.front.page.turn().fetch_add(1, Ordering::SeqCst);
+        self.front.page.turn_of(self.thread.0).fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// The burst is over.
     pub fn leave(&self) {
-        self.front.page.turn().fetch_add(1, Ordering::Release);
+        self.front.page.turn_of(self.thread.0).fetch_add(1, Ordering::Release);
     }
 
-    /// Changes what is counted.
+    /// Changes what is counted. Of several threads one at a time does.
     pub fn count(&self, change: impl FnOnce(&mut UserCounts)) {
         let page = &self.front.page;
         let mut counts = status_of(page).counts;
@@ -200,7 +252,7 @@ impl UserMemory {
         }
     }
 
-    /// Adds to what was forwarded to a backend.
+    /// Adds to what was forwarded to a backend: once for all packets of a burst.
     pub fn add_to_lane(&self, backend: BackendId, packets: u64, bytes: u64) {
         let at = backend.index() * 16;
         if at + 16 > self.front.lanes.len() {
@@ -209,7 +261,11 @@ impl UserMemory {
         for (offset, by) in [(0, packets), (8, bytes)] {
             // One process writes; the control plane clears it when a number gets another bearer.
             let word = self.front.lanes.word64(at + offset);
-            word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+            if self.thread.1 > 1 {
+                word.fetch_add(by, Ordering::Relaxed);
+            } else {
+                word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+            }
         }
     }
 

@@ -18,6 +18,9 @@ use weir_wire::Protocol;
 /// The number of no table: neither a list nor a cap is asked for it.
 pub(crate) const NO_TABLE: u32 = !(TABLE_LISTED | TABLE_CAPPED);
 
+/// Beside a salt: later fragments are led by their source.
+const BY_SOURCE: u32 = 1 << 16;
+
 /// Moves of entries tried before the table counts as full.
 const MAX_MOVES: usize = 64;
 
@@ -129,7 +132,7 @@ impl Match {
             port_protocol: self.port_protocol | VIP_IN_USE,
             table: word_of(leads, at),
             id_lengths: leads.id_lengths,
-            salt: at.map_or(0, |at| at.salt.into()),
+            salt: at.map_or(0, salt_word),
             host_bits: at.map_or(0, |at| at.host_bits().into()),
         }
     }
@@ -139,6 +142,20 @@ impl Match {
         address[..8].copy_from_slice(&vip.high.to_ne_bytes());
         address[8..].copy_from_slice(&vip.low.to_ne_bytes());
         Self { address, port_protocol: vip.port_protocol & !VIP_IN_USE }
+    }
+}
+
+/// The salt, and whether later fragments are led by their source.
+fn salt_word(at: &Listen) -> u32 {
+    u32::from(at.salt) | if at.fragments { BY_SOURCE } else { 0 }
+}
+
+/// Where the port of a protocol stands in the word of an address of which fragments are led by their source.
+fn fragments_shift(protocol: Protocol) -> u32 {
+    match protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 16,
+        Protocol::Sctp => 32,
     }
 }
 
@@ -188,29 +205,51 @@ impl VipTable {
         if let Some(slot) = self.find(own) {
             let entry = slot as usize * size_of::<types::vip>();
             let salt = self.memory.word32(entry + offset_of!(types::vip, salt));
-            salt.store(at.salt.into(), Ordering::Release);
+            salt.store(salt_word(at), Ordering::Release);
             let table = self.memory.word32(entry + offset_of!(types::vip, table));
             let lengths = self.memory.word64(entry + offset_of!(types::vip, id_lengths));
             // A packet that is led by ids finds how long they are; one that found that it is, and
             // finds no lengths, is led by the table.
             lengths.store(leads.id_lengths, Ordering::Release);
             table.store(word_of(leads, Some(at)), Ordering::Release);
+            self.lead_fragments(at, address, at.fragments);
             return Ok(());
         }
         // The address first: a fragment for the service must not be the kernel's for a moment.
-        let known = self.find(address).is_some();
-        let nowhere = address.entry(Leads::by_table(NO_TABLE), None);
+        let known = self.find(address).map(|slot| self.load(slot));
+        let mut nowhere = address.entry(Leads::by_table(NO_TABLE), None);
+        nowhere.id_lengths = known.as_ref().map_or(0, |entry| entry.id_lengths);
+        let known = known.is_some();
         let placed =
             self.put(address, nowhere).and_then(|()| self.put(own, own.entry(leads, Some(at))));
         if placed.is_err() && !known {
             self.clear(address);
         }
+        if placed.is_ok() {
+            self.lead_fragments(at, address, at.fragments);
+        }
         placed
+    }
+
+    /// Leads later fragments to an address by their source, to the service at this port, or no longer to that.
+    fn lead_fragments(&self, at: &Listen, address: Match, leads: bool) {
+        let Some(slot) = self.find(address) else { return };
+        let entry = slot as usize * size_of::<types::vip>();
+        let word = self.memory.word64(entry + offset_of!(types::vip, id_lengths));
+        let (shift, port) = (fragments_shift(at.protocol), u64::from(at.port.to_be()));
+        let now = word.load(Ordering::Relaxed);
+        let others = now & !(0xffff << shift);
+        if leads {
+            word.store(others | port << shift, Ordering::Release);
+        } else if now >> shift & 0xffff == port {
+            word.store(others, Ordering::Release);
+        }
     }
 
     /// Removes what is listened on; does nothing if nobody does.
     pub fn remove(&mut self, at: &Listen) {
         let Some((own, address)) = self.matches(at) else { return };
+        self.lead_fragments(at, address, false);
         self.clear(own);
         let still = self
             .services()
@@ -245,6 +284,7 @@ impl VipTable {
                     port,
                     port_bits,
                     salt: vip.salt as u16,
+                    fragments: vip.salt & BY_SOURCE != 0,
                 };
                 Some((at, Leads::of_entry(&vip)))
             })

@@ -1,13 +1,15 @@
 //! A plane in user space beside the program (`weir_plane_burst::beside`) against the one `decide` of each method:
 //! the same random packets, through random histories of pools and updates, of every method that it has. What it
 //! sends goes where the oracle sends it, and has no other byte in it; what it does not know it gives back as it
-//! came.
+//! came. So it is with an *emulated* card whose rules lead packets past the tables, whatever goes wrong with these.
 //!
 //! `WEIR_SEED=n` repeats a run.
 
 #[allow(dead_code, reason = "the other differential test uses the rest")]
 #[path = "differential/services.rs"]
 mod services;
+#[path = "differential/setup.rs"]
+mod setup;
 #[allow(dead_code, reason = "the other differential test uses the rest")]
 #[path = "differential/twin.rs"]
 mod twin;
@@ -15,25 +17,29 @@ mod twin;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use services::{Builder, Service, Tables};
+use services::{Builder, Tables};
+use setup::{OURS, mac, oracle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 use twin::Twin;
 use weir_dataplane::user::{METHODS, UserMemory};
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, LivePlane, run_frame};
-use weir_plane::{Backend, Soft, Verdict, VipKey};
-use weir_plane_burst::beside::Beside;
+use weir_offload::emulated::{Nic, Profile};
+use weir_offload::{Choice, Queue};
+use weir_plane::{Backend, Verdict, VipKey};
+use weir_plane_burst::beside::{Beside, Offloaded};
 use weir_plane_burst::ports::{BURST, Fate, Frame, HEADROOM};
-use weir_steering::{
-    BackendId, Driver, Flags, Member, MethodId, Role, ServiceConfig, ServiceId, Settings,
-    SoftMemory,
-};
+use weir_steering::update::Plane as _;
+use weir_steering::{BackendId, Flags, Member, MethodId, Role, ServiceId, Settings};
 use weir_testbed::in_own_namespace;
 use weir_testbed::process::stay_on_cpu;
 use weir_wire::craft;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
-const BACKENDS: u16 = 256;
 const PENDING: u32 = 4_096;
 /// Bytes of a frame and what stands in front of it.
 const ROOM: usize = 512;
@@ -42,6 +48,20 @@ const SENT: u64 = 3_000;
 const SENT_ASKING: u64 = 500;
 /// Far more bursts than that takes.
 const BURSTS: u32 = 100_000;
+
+/// Frames of packets that are in a card's queues.
+const SLOTS: usize = 4_096;
+/// A packet: the number of its service, its flow, its flags, and its frame.
+type Packet = (usize, FlowKey, TcpFlags, Vec<u8>);
+
+/// An emulated card, with the packets that are in its queues.
+struct WithCard {
+    plane: Offloaded<Nic<usize>>,
+    queues: u16,
+    now: Duration,
+    waiting: Vec<Option<Packet>>,
+    free: Vec<usize>,
+}
 
 /// The pins, which go with the test.
 struct Pins(PathBuf);
@@ -67,11 +87,6 @@ struct World {
     _pins: Pins,
 }
 
-fn mac(backend: BackendId) -> [u8; 6] {
-    let [high, low] = backend.get().to_be_bytes();
-    [2, 0, 0, 1, high, low]
-}
-
 fn builder(method: MethodId, client_affinity: bool, seed: u64) -> Builder {
     let mut settings = Settings::of(method);
     for setting in method.info().settings {
@@ -79,17 +94,7 @@ fn builder(method: MethodId, client_affinity: bool, seed: u64) -> Builder {
             settings.set(setting.name, 251).expect("it is in range");
         }
     }
-    let config = ServiceConfig {
-        settings,
-        client_affinity,
-        udp: false,
-        seed,
-        nonce: 0,
-        capacity: 16,
-        max_states: 100_000,
-        idle_seconds: 1_000_000,
-    };
-    Builder::Other(method.info().builder.expect("it is published")(&config, None))
+    setup::builder(settings, client_affinity, false, seed)
 }
 
 impl World {
@@ -97,29 +102,15 @@ impl World {
         // The kernel's tables keep free entries for each CPU.
         stay_on_cpu(0).expect("there is one");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let limits = Limits {
-            services: 64,
-            table_bytes: 4 << 20,
-            backends: BACKENDS.into(),
-            pending_flows: PENDING,
-            unreported_flows: 65_536,
-            tracked_flows: 65_536,
-            answered_flows: 1,
-            translations: 64,
-            slot_partitions: 1,
-            udp_flows: 128,
-            event_ring_bytes: 1 << 20,
-            marked_flows: 2 << 10,
-            stranger_bits: 1 << 16,
-            mappings: 1,
-            list_prefixes: 1,
-        };
-        let pins =
-            Pins(Path::new("/sys/fs/bpf").join(format!("weir-test-beside-{}", std::process::id())));
+        let limits = Limits { table_bytes: 4 << 20, pending_flows: PENDING, ..setup::LIMITS };
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-test-beside-{}-{number}", std::process::id());
+        let pins = Pins(Path::new("/sys/fs/bpf").join(name));
         let (mut kernel, _) = KernelPlane::open(Some(&pins.0), &limits).expect("load (needs root)");
         kernel.stand_in_front().expect("the program in front loads");
         let memory = UserMemory::open(&pins.0).expect("it is pinned");
-        let mut oracle = Soft::new(SoftMemory::new(PENDING as usize, 1 << 10, 32));
+        let mut oracle = oracle(&limits);
         let (mut services, mut methods) = (Vec::new(), Vec::new());
         for method in METHODS {
             for (address, port, client) in [
@@ -130,19 +121,16 @@ impl World {
                 let address = map_address(address.parse().expect("an address"));
                 let vip = VipKey { address, protocol: Protocol::Tcp, port };
                 let number = ServiceId(services.len() as u32);
-                kernel.set_service(vip, number).expect("there is room");
-                oracle.vips.insert(vip, number);
+                let builder = builder(method, client, rng.random());
                 methods.push(method);
-                services.push(Service {
+                services.push(setup::service(
+                    &mut kernel,
+                    &mut oracle,
                     number,
                     vip,
                     client,
-                    members: Vec::new(),
-                    leaving: Vec::new(),
-                    builder: builder(method, client, rng.random()),
-                    driver: Driver::new(),
-                    generation: 0,
-                });
+                    builder,
+                ));
             }
         }
         let kernel = LivePlane::new(kernel).expect("it is the only consumer");
@@ -154,7 +142,7 @@ impl World {
             memory,
             rng,
             next_backend: 0,
-            area: vec![0; BURST * ROOM],
+            area: vec![0; SLOTS * ROOM],
             sent: BTreeMap::new(),
             returned: 0,
             _pins: pins,
@@ -170,14 +158,14 @@ impl World {
     }
 
     fn add_backend(&mut self, at: usize) {
-        if self.next_backend == BACKENDS {
+        if u32::from(self.next_backend) == setup::LIMITS.backends {
             return;
         }
         let backend = BackendId::of(self.next_backend);
         self.next_backend += 1;
         let (address, incarnation) = ([10, 9, 2, 1].into(), self.rng.random());
         let entry = BackendEntry::new(address, incarnation);
-        let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], 0, true);
+        let entry = entry.with_next_hop(mac(backend), OURS, 0, true);
         self.plane.kernel.set_backend(backend, &entry).expect("it has a number");
         let known = Backend {
             address,
@@ -205,11 +193,7 @@ impl World {
             1 => members[which].weight = self.rng.random_range(0..7),
             _ => {
                 let role = &mut members[which].role;
-                *role = match *role {
-                    Role::Serving => Role::Draining,
-                    Role::Draining => Role::Down,
-                    Role::Down => Role::Serving,
-                };
+                *role = setup::next_role(*role);
             }
         }
     }
@@ -220,17 +204,14 @@ impl World {
     }
 
     fn updates(&self, at: usize) -> bool {
-        !self.tables.services[at].driver.is_idle()
+        setup::updates(&self.tables, at)
     }
 
     /// One action of a service's update.
     fn step_update(&mut self, at: usize) {
-        let mut driver = std::mem::take(&mut self.tables.services[at].driver);
-        driver.step(&mut self.plane, &mut self.tables);
-        for outcome in driver.outcomes() {
+        for outcome in setup::step(&mut self.plane, &mut self.tables, at) {
             assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
         }
-        self.tables.services[at].driver = driver;
     }
 
     /// A packet to a service, mostly in the middle of a connection, of which there are few.
@@ -256,15 +237,19 @@ impl World {
         (at, flow, flags)
     }
 
-    /// A burst of packets, decided beside the program, and then by the oracle and the program, which remember
-    /// what begins: first those that change nothing.
+    fn crafted(&mut self) -> Packet {
+        let (service, flow, flags) = self.packet();
+        let payload = self.rng.random_range(0..200);
+        let frame = craft::Frame::new(flow).tcp_flags(flags).payload(payload).build();
+        (service, flow, flags, frame)
+    }
+
+    /// A burst of packets, decided beside the program, and then by the oracle and the program.
     fn compare_burst(&mut self) {
         let count = self.rng.random_range(1..=BURST);
         let mut packets = Vec::new();
         for place in 0..count {
-            let (service, flow, flags) = self.packet();
-            let payload = self.rng.random_range(0..200);
-            let frame = craft::Frame::new(flow).tcp_flags(flags).payload(payload).build();
+            let (service, flow, flags, frame) = self.crafted();
             let at = place * ROOM + HEADROOM;
             self.area[at..at + frame.len()].copy_from_slice(&frame);
             packets.push((service, flow, flags, frame));
@@ -279,7 +264,62 @@ impl World {
             })
             .collect();
         self.beside.process(&self.memory, &|_| true, &mut self.area, &mut places);
-        let mut order: Vec<usize> = (0..count).collect();
+        self.compare(&packets, &places);
+    }
+
+    /// Packets into a card's queues, and some out of them: what is left meets other rules and other tables.
+    fn compare_by_card(&mut self, card: &mut WithCard) {
+        card.now += Duration::from_micros(self.rng.random_range(0..3_000));
+        let now = card.now.as_millis() as u64;
+        card.plane.offload().card().advance(card.now);
+        for _ in 0..self.rng.random_range(1..=BURST) {
+            let packet = self.crafted();
+            let Some(slot) = card.free.pop() else { break };
+            let at = slot * ROOM + HEADROOM;
+            self.area[at..at + packet.3.len()].copy_from_slice(&packet.3);
+            match card.plane.offload().card().receive(Some(&packet.1), slot) {
+                Ok(_) => card.waiting[slot] = Some(packet),
+                Err(slot) => card.free.push(slot),
+            }
+        }
+        for queue in (0..card.queues).map(Queue) {
+            let mut slots = Vec::new();
+            let most = self.rng.random_range(0..=BURST);
+            let nic = card.plane.offload().card();
+            let emptied = nic.poll(queue, most, &mut |slot| slots.push(slot));
+            let packets: Vec<Packet> =
+                slots.iter().map(|slot| card.waiting[*slot].take().expect("it waits")).collect();
+            let place = |(slot, packet): (&usize, &Packet)| Frame {
+                at: (slot * ROOM + HEADROOM) as u32,
+                len: packet.3.len() as u32,
+                ..Frame::default()
+            };
+            let mut places: Vec<Frame> = slots.iter().zip(&packets).map(place).collect();
+            let (shared, area) = (&self.memory, &mut self.area);
+            card.plane.process(shared, &|_| true, queue, area, &mut places, emptied, now);
+            self.compare(&packets, &places);
+            card.free.append(&mut slots);
+        }
+        card.plane.tick(&self.memory, now);
+    }
+
+    /// The number of a backend is another one's from now on.
+    fn renumber(&mut self) {
+        let known: Vec<BackendId> = self.plane.oracle.backends.keys().copied().collect();
+        let backend = known[self.rng.random_range(0..known.len())];
+        let incarnation = self.rng.random();
+        let entry = BackendEntry::new([10, 9, 2, 1].into(), incarnation);
+        let entry = entry.with_next_hop(mac(backend), OURS, 0, true);
+        self.plane.kernel.set_backend(backend, &entry).expect("it has a number");
+        let oracle = &mut self.plane.oracle;
+        oracle.backends.get_mut(&backend).expect("just found").incarnation = incarnation;
+        oracle.memory.incarnations.insert(backend, incarnation);
+    }
+
+    /// Compares what became of packets with what the oracle and the program make of them, which remember what
+    /// begins: first those that change nothing.
+    fn compare(&mut self, packets: &[Packet], places: &[Frame]) {
+        let mut order: Vec<usize> = (0..packets.len()).collect();
         let is_middle = |flags: TcpFlags| flags.0 & 0b1_0111 == TcpFlags::ACK.0;
         order.sort_by_key(|at| !is_middle(packets[*at].2));
         for at in order {
@@ -300,7 +340,7 @@ impl World {
                         panic!("{}: sent, not {wanted:?}", what());
                     };
                     assert_eq!(found[..6], mac(backend), "{}: not to {backend}", what());
-                    assert_eq!(found[6..12], [2, 0, 0, 0, 0, 9], "{}", what());
+                    assert_eq!(found[6..12], OURS, "{}", what());
                     assert_eq!(found[12..], frame[12..], "{}: other bytes", what());
                     assert!(is_middle(*flags), "{}: it is the program's", what());
                     *self.sent.entry((self.methods[*service], asks)).or_default() += 1;
@@ -328,9 +368,7 @@ impl World {
 
 #[test]
 fn what_is_decided_beside_the_program_is_what_decide_says() {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
+    let seed = setup::from_environment("WEIR_SEED", rand::random);
     in_own_namespace(|| {
         let mut world = World::new(seed);
         let mut bursts = 0;
@@ -348,6 +386,158 @@ fn what_is_decided_beside_the_program_is_what_decide_says() {
         }
         println!("{bursts} bursts, {:?} sent, {} given back", world.sent, world.returned);
         assert!(world.returned > 0);
+    })
+    .expect("needs root");
+}
+
+/// Over a card: what its rules lead goes where the oracle sends it, and nowhere else, whatever becomes of pools,
+/// tables, numbers of backends, rules and frames meanwhile.
+fn over_a_card(profile: Profile, choice: Choice) {
+    let seed = setup::from_environment("WEIR_SEED", rand::random);
+    in_own_namespace(|| {
+        let mut world = World::new(seed);
+        let setup = weir_offload::Setup { choice, audit: 500, patience: 100, ..Default::default() };
+        let mut card = WithCard {
+            plane: Offloaded::new(Nic::new(profile, seed), setup, seed),
+            queues: profile.queues,
+            now: Duration::ZERO,
+            waiting: vec![None; SLOTS],
+            free: (0..SLOTS).collect(),
+        };
+        card.plane.begin_anew(&world.memory, 0);
+        let mut bursts = 0;
+        let (mut changes, mut renumbered) = (0, 0);
+        while !world.has_seen_enough() || card.plane.shares().led < 20_000 || changes < 100 {
+            let shares = card.plane.shares();
+            assert!(
+                bursts < BURSTS,
+                "{:?} sent, {shares:?}, {:?}",
+                world.sent,
+                card.plane.counts()
+            );
+            bursts += 1;
+            let at = world.rng.random_range(0..world.tables.services.len());
+            if world.updates(at) {
+                // What is led while an update goes on is worth looking at.
+                if world.rng.random_bool(0.3) {
+                    world.step_update(at);
+                }
+            } else if world.rng.random_bool(0.02) {
+                world.change_pool(at);
+                world.begin_update(at);
+                changes += 1;
+            }
+            if world.rng.random_bool(0.01) {
+                world.renumber();
+                renumbered += 1;
+            }
+            world.compare_by_card(&mut card);
+        }
+        let (shares, counts) = (card.plane.shares(), card.plane.counts());
+        let statistics = card.plane.offload().card().statistics();
+        println!(
+            "emulated, {choice:?}: {bursts} bursts, {changes} changes, {renumbered} renumbered"
+        );
+        println!("{shares:?}\n{counts:?}\n{statistics:?}");
+        assert!(
+            shares.steered_apart > 100 && counts.ended > 100 && counts.doubted > 10,
+            "{counts:?}"
+        );
+    })
+    .expect("needs root");
+}
+
+#[test]
+fn what_rules_lead_goes_where_decide_says() {
+    over_a_card(Profile::sound(1_000, 60), Choice::All);
+}
+
+#[test]
+fn what_a_hostile_card_leads_goes_where_decide_says() {
+    over_a_card(Profile::hostile(200, 24), Choice::Heavy { width: 1024, least: 4 });
+}
+
+/// Segments in the middle of connections to a service, as a burst in memory.
+fn burst_to(vip: VipKey) -> (Vec<u8>, Vec<Frame>) {
+    let to = std::net::SocketAddr::new(weir_wire::unmap_address(&vip.address), 80);
+    let mut area = vec![0; BURST * ROOM];
+    let frames = (0..BURST).map(|place| {
+        let from = (std::net::Ipv4Addr::new(10, 16, 0, 1), 4_000 + place as u16).into();
+        let flow = FlowKey::new(from, to, Protocol::Tcp);
+        let frame = craft::Frame::new(flow).tcp_flags(TcpFlags::ACK).build();
+        let at = place * ROOM + HEADROOM;
+        area[at..at + frame.len()].copy_from_slice(&frame);
+        Frame { at: at as u32, len: frame.len() as u32, ..Frame::default() }
+    });
+    let frames = frames.collect();
+    (area, frames)
+}
+
+/// Two threads of one plane over one memory: no packet is lost in what they count of backends, and a grace period
+/// waits for the burst that either is at.
+#[test]
+fn threads_are_waited_for_and_their_counts_add_up() {
+    const ROUNDS: u64 = 4_000;
+    in_own_namespace(|| {
+        let mut world = World::new(7);
+        let pins = world._pins.0.clone();
+        let vip = world.tables.services[0].vip;
+        assert_eq!(vip.port, Some(80));
+        let counted = |world: &World| -> u64 {
+            let lanes = world.plane.kernel.kernel.lanes().expect("they can be read");
+            lanes.iter().map(|lane| lane.packets).sum()
+        };
+        let before = counted(&world);
+        let sent: u64 = thread::scope(|scope| {
+            let threads = [0, 1].map(|number| {
+                let pins = &pins;
+                scope.spawn(move || {
+                    // One after the other on one processor, they would hardly meet.
+                    let _ = stay_on_cpu(number);
+                    let memory = UserMemory::open(pins).expect("it is pinned");
+                    let memory = memory.of_thread(number, 2);
+                    let mut beside = Beside::default();
+                    let (mut area, frames) = burst_to(vip);
+                    let mut sent = 0;
+                    for _ in 0..ROUNDS {
+                        let mut places = frames.clone();
+                        beside.process(&memory, &|_| true, &mut area, &mut places);
+                        let gone = places.iter().filter(|place| place.fate == Fate::Send);
+                        sent += gone.count() as u64;
+                    }
+                    sent
+                })
+            });
+            threads.map(|thread| thread.join().expect("it ends")).into_iter().sum()
+        });
+        assert_eq!(sent, 2 * ROUNDS * BURST as u64, "all are in the middle of connections");
+        assert_eq!(counted(&world) - before, sent, "packets that were counted");
+
+        let first = UserMemory::open(&pins).expect("it is pinned").of_thread(0, 2);
+        first.begin(2);
+        // Also when nothing more is led to it, as it finishes what it has.
+        for (number, takes) in [(0, true), (1, true), (0, false), (1, false)] {
+            if !takes {
+                first.take_no_more();
+            }
+            let (left, at_one) = (AtomicBool::new(false), Barrier::new(2));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let memory = UserMemory::open(&pins).expect("it is pinned");
+                    let memory = memory.of_thread(number, 2);
+                    memory.enter();
+                    at_one.wait();
+                    thread::sleep(Duration::from_millis(100));
+                    left.store(true, Ordering::SeqCst);
+                    memory.leave();
+                });
+                at_one.wait();
+                // It says so if a burst takes seconds, as on a machine that is very busy.
+                while world.plane.kernel.grace().is_err() {}
+                assert!(left.load(Ordering::SeqCst), "thread {number} was at a burst");
+            });
+        }
+        first.end();
     })
     .expect("needs root");
 }

@@ -17,6 +17,8 @@ mod nat;
 mod options;
 #[path = "differential/services.rs"]
 mod services;
+#[path = "differential/setup.rs"]
+mod setup;
 #[path = "differential/slots.rs"]
 mod slots;
 #[path = "differential/sources.rs"]
@@ -39,24 +41,18 @@ use weir_dataplane::{
     BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, Verdict, run_frame,
 };
 use weir_hash::{HashKey, Key};
-use weir_plane::{Listen, Outcome, Soft, Translations, VipKey};
+use weir_plane::{Listen, Outcome, Translations, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
-    BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
-    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings,
-    SoftMemory, StateKey, cheetah,
+    BackendId, Codec, Concury, ConcuryConfig, Flags, Image, LANE_ACTIVE, LOAD, Member, MethodId,
+    Role, SCHEDULER, SLOT_RESERVED, ServiceId, ServiceState, Settings, StateKey, cheetah,
 };
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
 use services::{Builder, Service, Tables};
+use setup::{OURS, from_environment, mac, oracle};
 use twin::Twin;
-
-fn from_environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
-    let value = std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or_else(default);
-    println!("{name}={value}");
-    value
-}
 
 struct World {
     plane: Twin,
@@ -102,12 +98,6 @@ struct World {
 }
 
 const BACKENDS: u16 = 512;
-const PENDING: u32 = 400;
-
-fn mac(backend: BackendId) -> [u8; 6] {
-    let [high, low] = backend.get().to_be_bytes();
-    [2, 0, 0, 1, high, low]
-}
 
 /// The build face of a method, by the registry, with a small table. A scheduler may be named.
 fn other(method: &str, client_affinity: bool, protocol: Protocol, seed: u64) -> Builder {
@@ -138,17 +128,7 @@ fn scheduled(
         settings.set_word(SCHEDULER, scheduler).unwrap();
         settings.set_word(LOAD, load).unwrap();
     }
-    let config = ServiceConfig {
-        settings,
-        client_affinity,
-        udp: protocol == Protocol::Udp,
-        seed,
-        nonce: 0,
-        capacity: 16,
-        max_states: 100_000,
-        idle_seconds: if method == MethodId::CheetahStateful { 300 } else { 1_000_000 },
-    };
-    Builder::Other(method.info().builder.expect("it is published")(&config, None))
+    setup::builder(settings, client_affinity, protocol == Protocol::Udp, seed)
 }
 
 /// Services with each scheduler, where it reads loads with counted and with told ones.
@@ -174,24 +154,17 @@ impl World {
         weir_testbed::process::stay_on_cpu(0).expect("there is one");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
-            services: 64,
-            table_bytes: 1 << 20,
             backends: BACKENDS.into(),
-            pending_flows: PENDING,
-            unreported_flows: 65_536,
             tracked_flows: 262_144,
             answered_flows: 262_144,
             translations: 512,
             mappings: full_nat::MAPPINGS,
             slot_partitions: 8,
-            udp_flows: 128,
-            event_ring_bytes: 1 << 20,
-            marked_flows: 2 << 10,
-            stranger_bits: 1 << 16,
             list_prefixes: 1 << 14,
+            ..setup::LIMITS
         };
         let (mut kernel, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
-        let mut oracle = Soft::new(SoftMemory::new(PENDING as usize, 1 << 10, 32));
+        let mut oracle = oracle(&limits);
         let mut plans = vec![
             ("10.9.0.1", Protocol::Tcp, Some(80), false, 'c'),
             ("fd09::1", Protocol::Tcp, Some(443), false, 'c'),
@@ -234,8 +207,6 @@ impl World {
         for (number, (address, protocol, port, client, method)) in plans.into_iter().enumerate() {
             let vip = VipKey { address: map_address(address.parse().unwrap()), protocol, port };
             let number = ServiceId(number as u32);
-            kernel.set_service(vip, number).unwrap();
-            oracle.vips.insert(vip, number);
             let builder = match method {
                 'c' => Builder::Concury(Box::new(Concury::new(ConcuryConfig {
                     codec: Codec::Othello,
@@ -265,16 +236,8 @@ impl World {
                 'e' => other("example", client, protocol, rng.random()),
                 _ => Builder::None,
             };
-            services.push(Service {
-                number,
-                vip,
-                client,
-                members: Vec::new(),
-                leaving: Vec::new(),
-                builder,
-                driver: Driver::new(),
-                generation: 0,
-            });
+            let (kernel, oracle) = (&mut kernel, &mut oracle);
+            services.push(setup::service(kernel, oracle, number, vip, client, builder));
         }
         let places = wide::listen(&mut kernel, &mut oracle);
         let kernel = LivePlane::new(kernel).unwrap();
@@ -354,7 +317,7 @@ impl World {
         nat::tell(&mut self.plane, &self.translations);
         let entry = entry.with_segments(wanted.segments);
         let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);
-        let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], ifindex, true);
+        let entry = entry.with_next_hop(mac(backend), OURS, ifindex, true);
         self.plane.kernel.set_backend(backend, &entry).unwrap();
         self.plane.kernel.kernel.forget_hop(backend).unwrap();
         self.plane.oracle.backends.insert(backend, wanted);
@@ -384,11 +347,7 @@ impl World {
             1 if count > 1 => self.remove_backend(service, which),
             2 if count > 0 => {
                 let role = &mut self.tables.services[service].members[which].role;
-                *role = match *role {
-                    Role::Serving => Role::Draining,
-                    Role::Draining => Role::Down,
-                    Role::Down => Role::Serving,
-                };
+                *role = setup::next_role(*role);
             }
             3 | 4 if count > 0 => {
                 let member = &mut self.tables.services[service].members[which];
@@ -496,20 +455,18 @@ impl World {
     }
 
     fn updates(&self, at: usize) -> bool {
-        !self.tables.services[at].driver.is_idle()
+        setup::updates(&self.tables, at)
     }
 
     /// One action of a service's update. One that was not finished begins again.
     fn step_update(&mut self, at: usize) {
-        let mut driver = std::mem::take(&mut self.tables.services[at].driver);
-        driver.step(&mut self.plane, &mut self.tables);
-        for outcome in driver.outcomes() {
+        for outcome in setup::step(&mut self.plane, &mut self.tables, at) {
             assert!(self.plane.refused() > 0 || outcome.failure.is_none());
             if let Some(table) = self.plane.oracle.tables.get(&outcome.service) {
                 assert!(!table.header().flags().has(Flags::RECORD) || outcome.loose);
             }
             if outcome.is_unfinished() {
-                driver.begin([outcome.service]);
+                self.tables.services[at].driver.begin([outcome.service]);
             }
             if outcome.published {
                 for gone in std::mem::take(&mut self.tables.services[at].leaving) {
@@ -517,7 +474,6 @@ impl World {
                 }
             }
         }
-        self.tables.services[at].driver = driver;
     }
 
     /// Takes the reports; they must be the oracle's, in order.
@@ -564,7 +520,7 @@ impl World {
                     self.dropped_here()
                 );
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
-                assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
+                assert_eq!(run.frame[6..12], OURS);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
                 let mut limited = frame.to_vec();
                 self.plane.oracle.limit_segments(&mut limited, backend);

@@ -1,7 +1,8 @@
 //! Random frames through the BPF program and the Rust pipeline: of a grammar, and blind. Both must do the same
 //! with each, and count it once.
 //!
-//! `WEIR_FRAMES=n` sets how many, `WEIR_SEED=n` repeats a run.
+//! `WEIR_FRAMES=n` sets how many, `WEIR_SEED=n` repeats a run. Counters are compared now and then; from the frame
+//! `WEIR_EACH=n` on they are after each one, which names the one that is counted otherwise.
 
 #[path = "corpus/format.rs"]
 #[allow(dead_code, reason = "cases are another test's")]
@@ -92,10 +93,58 @@ fn mapped(world: &World<'_>, from: usize) -> Option<Ends> {
     })
 }
 
+/// A frame of the grammar, or in one case of four a blind one.
+fn next_frame(number: u64, rng: &mut ChaCha8Rng, targets: &Targets, world: &World<'_>) -> Vec<u8> {
+    match number % 4 {
+        0 => blind(rng, targets),
+        _ => {
+            let mapped = mapped(world, rng.random_range(0..1 << 16));
+            Grammar { rng, targets, mapped }.frame()
+        }
+    }
+}
+
+/// The burst plane over rings of DPDK (over memory, if the tests are built without DPDK): bursts of these frames
+/// leave with the bytes, the fates and the counts that the pipeline gives each by itself.
+#[test]
+fn random_bursts_over_rings_are_what_the_pipeline_makes_of_each_frame() {
+    let frames = from_environment("WEIR_FRAMES", || 100_000);
+    let seed = from_environment("WEIR_SEED", rand::random);
+    in_own_namespace(|| {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut kernels = Kernels::with_room(ROOM);
+        let (setup, targets) = services::setup(true, true);
+        let mut world = World::new(kernels.of(&setup).expect("it loads"), &setup);
+        let (mut done, mut forwarded, mut bursts) = (0, 0, 0u64);
+        while done < frames {
+            let burst: Vec<Vec<u8>> = (0..rng.random_range(1..=weir_plane_burst::BURST as u64))
+                .map(|at| next_frame(done + at, &mut rng, &targets, &world))
+                .collect();
+            let outcomes = world.compare_burst(&burst);
+            let outcomes = outcomes.unwrap_or_else(|e| panic!("WEIR_SEED={seed}, {done}: {e}"));
+            forwarded +=
+                outcomes.iter().filter(|one| matches!(one, Outcome::Forwarded(_))).count() as u64;
+            done += burst.len() as u64;
+            bursts += 1;
+            if bursts % 32 == 0 {
+                world.compare_memory().unwrap_or_else(|e| panic!("WEIR_SEED={seed}, {done}: {e}"));
+            }
+            if bursts % 256 == 0 {
+                let ticks = *TICKS.choose(&mut rng).expect("there are some");
+                world.pass_time_in_memory(ticks, services::INTERVAL);
+            }
+        }
+        println!("{done} frames in {bursts} bursts, {forwarded} forwarded, no difference");
+        assert!(forwarded * 100 > done, "only {forwarded} of {done} went to backends");
+    })
+    .expect("needs root");
+}
+
 #[test]
 fn random_frames_are_treated_alike_and_counted_once() {
     let frames = from_environment("WEIR_FRAMES", || 200_000);
     let seed = from_environment("WEIR_SEED", rand::random);
+    let each = from_environment("WEIR_EACH", || u64::MAX);
     in_own_namespace(|| {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut seen: BTreeMap<String, u64> = BTreeMap::new();
@@ -106,19 +155,14 @@ fn random_frames_are_treated_alike_and_counted_once() {
             }
             let mut kernels = Kernels::with_room(ROOM);
             Kernels::add_clients();
-            // In every second one nothing is translated, and nothing has a prefix: the program asks less then.
-            let (setup, targets) = services::setup(round % 2 == 0);
+            // In every second one nothing is translated, and nothing has a prefix: the program asks less then. In the
+            // first two of four the balancer answers itself.
+            let (setup, targets) = services::setup(round % 2 == 0, round % 4 < 2);
             let kernel = kernels.of(&setup).expect("it loads");
             let mut world = World::new(kernel, &setup);
             let begin = Instant::now();
             for frame in 1..=ROUND.min(frames - done) {
-                let bytes = match frame % 4 {
-                    0 => blind(&mut rng, &targets),
-                    _ => {
-                        let mapped = mapped(&world, rng.random_range(0..1 << 16));
-                        Grammar { rng: &mut rng, targets: &targets, mapped }.frame()
-                    }
-                };
+                let bytes = next_frame(frame, &mut rng, &targets, &world);
                 let outcome = world.compare(&bytes);
                 let outcome =
                     outcome.unwrap_or_else(|e| panic!("frame {}: {e}: {bytes:02x?}", done + frame));
@@ -129,6 +173,10 @@ fn random_frames_are_treated_alike_and_counted_once() {
                     Outcome::Dropped(reason) => format!("dropped {reason}"),
                 };
                 *seen.entry(name).or_default() += 1;
+                if done + frame >= each {
+                    let counted = world.compare_counters();
+                    counted.unwrap_or_else(|e| panic!("frame {}: {e}: {bytes:02x?}", done + frame));
+                }
                 if frame % 512 == 0 {
                     world.drain();
                     let counted = world.compare_counters().unwrap_or_else(|e| panic!("{e}"));
@@ -155,6 +203,12 @@ fn random_frames_are_treated_alike_and_counted_once() {
             "dropped no_mapping",
             "dropped later_fragment",
             "dropped bad_sctp_chunk",
+            // And what the balancer answers itself.
+            "dropped echo_answered",
+            "dropped reset_sent",
+            "dropped dead_backend",
+            "dropped ttl_told",
+            "dropped too_big_told",
         ] {
             let times = seen.get(name).copied().unwrap_or(0);
             assert!(frames < 100_000 || times > 0, "{name} never happened");

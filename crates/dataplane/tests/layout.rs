@@ -1,4 +1,5 @@
-//! What is pinned by another version of weir is refused, with words that help, and left as it is.
+//! What is pinned by another version of weir and cannot be taken over is refused, with words that help, and left as
+//! it is. What can be: `convert.rs`.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::collections::BTreeMap;
@@ -54,12 +55,24 @@ impl Pins {
         self.map("layout").update(&[0; 4], value, MapFlags::ANY).unwrap();
     }
 
+    /// Changes what is written of the memory.
+    fn describe(&self, text: &[u8]) {
+        self.map("layout-text").update(&[0; 4], text, MapFlags::ANY).unwrap();
+    }
+
+    fn description(&self) -> Vec<u8> {
+        self.map("layout-text").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap()
+    }
+
     /// Every pin with the number of its map and all that is in it.
     fn contents(&self) -> BTreeMap<String, (u32, Vec<Vec<u8>>)> {
         let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
         let pins = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
-        // The guard's are links.
-        let maps = pins.filter(|pin| !name(pin).starts_with("guard-"));
+        // The guard's are links, and programs are no maps.
+        let is_map = |pin: &PathBuf| {
+            !["guard-", "entry-"].iter().any(|prefix| name(pin).starts_with(prefix))
+        };
+        let maps = pins.filter(is_map);
         maps.map(|pin| {
             let map = MapHandle::from_pinned_path(&pin).unwrap();
             let id = map.info().unwrap().info.id;
@@ -122,7 +135,7 @@ fn assert_refused(pins: &Pins) -> (Option<Layout>, Layout) {
     for wanted in [&*pins.0.to_string_lossy(), "another version", "weir unload"] {
         assert!(text.contains(wanted), "{text}");
     }
-    let Error::Layout { directory, found, expected } = error else { panic!("{text}") };
+    let Error::Layout { directory, found, expected, .. } = error else { panic!("{text}") };
     assert_eq!(directory, pins.0);
     assert!(text.contains(&expected.to_string()), "{text}");
     assert!(text.contains(&found.as_ref().map_or("not recorded".into(), |l| l.to_string())));
@@ -140,12 +153,18 @@ fn memory_of_another_layout_is_refused_and_left_alone() {
     drop(plane);
     let stamp = pins.stamp();
 
-    // Other structures.
+    // Another layout, in which a number means something else.
     let mut other = stamp.clone();
     other[0] ^= 1;
     pins.set_stamp(&other);
+    let described = pins.description();
+    let mut strange = described.clone();
+    // In the name of the first number.
+    strange[0] ^= 1;
+    pins.describe(&strange);
     let (found, expected) = assert_refused(&pins);
     assert_eq!(found.unwrap().shapes, expected.shapes ^ 1);
+    pins.describe(&described);
 
     // The structures are the same, but the tables of a method have another layout; or there may be
     // tables of a method that this program does not know.
@@ -167,8 +186,43 @@ fn memory_of_another_layout_is_refused_and_left_alone() {
     // What was refused was not harmed.
     map.pin(pins.0.join("layout")).unwrap();
     let (plane, report) = pins.open().unwrap();
-    assert!(report.resumed);
+    assert!(report.resumed && report.converted.is_none());
     assert_eq!(plane.published(ServiceId(2)).unwrap().unwrap(), table);
+    drop(plane);
+
+    // Another layout, by its stamp, whose maps say that all of it is the same here: they go on.
+    let ids = |pins: &Pins| -> BTreeMap<String, u32> {
+        let all = pins.contents().into_iter().filter(|(name, _)| !name.starts_with("layout"));
+        all.filter(|(name, _)| !name.starts_with("parts-"))
+            .map(|(name, (id, _))| (name, id))
+            .collect()
+    };
+    let before = ids(&pins);
+    pins.set_stamp(&other);
+    let (plane, report) = pins.open().unwrap();
+    assert!(report.resumed);
+    assert_eq!(report.converted.expect("it was another one's").maps, Vec::<String>::new());
+    assert_eq!(plane.published(ServiceId(2)).unwrap().unwrap(), table);
+    assert_eq!((ids(&pins), pins.stamp()), (before, stamp));
+}
+
+/// The first versions did not write down what their memory is made of. Who goes on with such memory, which is its own,
+/// does so.
+#[test]
+fn memory_that_is_not_described_is_described() {
+    let pins = Pins::new("described");
+    drop(pins.open().unwrap());
+    let (stamp, described) = (pins.stamp(), pins.description());
+    fs::remove_file(pins.0.join("layout-text")).unwrap();
+    let mut other = stamp.clone();
+    other[0] ^= 1;
+    pins.set_stamp(&other);
+    // Of such a version nobody knows what it is made of.
+    assert!(assert_refused(&pins).0.is_some());
+    pins.set_stamp(&stamp);
+    let (_, report) = pins.open().unwrap();
+    assert!(report.resumed && report.converted.is_none());
+    assert_eq!((pins.stamp(), pins.description()), (stamp, described));
 }
 
 /// The one method that a stamp names.

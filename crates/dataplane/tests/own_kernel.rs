@@ -7,9 +7,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use weir_dataplane::{BackendEntry, FrameRun, KernelPlane, Limits, Verdict, XdpMode, run_frame};
+use weir_dataplane::{
+    BackendEntry, FrameRun, KernelPlane, Limits, LivePlane, Verdict, XdpMode, run_frame,
+};
 use weir_hash::HashKey;
-use weir_plane::{Device, TooManyMacs, VipKey, Way};
+use weir_plane::{Device, Plane as _, TooManyMacs, VipKey, Way};
+use weir_steering::update::Plane as _;
 use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::{in_own_namespace, sysctl};
@@ -460,6 +463,50 @@ fn a_service_that_is_gone_is_the_kernels() {
         }
         let (sent, answers) = provoke(BALANCER);
         assert!(!answers.is_empty() && answers.len() as u64 <= sent, "{}", answers.len());
+    });
+}
+
+/// Memory of another size takes the place of the one that the guard reads, and it cannot be put in place anew: that is
+/// said, and tried again, until it knows the services that have come since.
+#[test]
+fn a_guard_that_could_not_be_renewed_is_tried_again() {
+    const NEW: u16 = 99;
+    in_namespace(|| {
+        let world = World::new("renewed");
+        let limits = Limits { services: 8, table_bytes: 1 << 16, backends: 8, ..Limits::default() };
+        let (plane, _) = KernelPlane::open(Some(&world.directory), &limits).expect("root");
+        let mut live = LivePlane::new(plane).expect("reports");
+        assert_eq!(live.go_on_guarding(), None);
+        // What stands there is not removed for the new pin.
+        let blocks = world.directory.join("guard-ipv6-new");
+        std::fs::create_dir(&blocks).expect("a directory");
+        live.drain(&mut |_| {}).expect("reports");
+        live.resize(&Limits { services: 4096, ..limits }).expect("room");
+        let why = live.go_on_guarding().expect("it is not renewed");
+        assert!(why.contains("guard-ipv6"), "{why}");
+        assert!(live.go_on_guarding().is_some(), "it is tried again, in vain");
+        let at = SocketAddr::new("fd09::1".parse().expect("an address"), NEW);
+        live.set_service(vip(at, Protocol::Udp), ServiceId(20)).expect("there is room");
+        let client = Client::open("cl0");
+        let deadline = Instant::now() + PATIENCE;
+        client.send(&datagram(NEW, 4000));
+        while !client.received().iter().any(|answer| refused_port(answer) == Some(NEW)) {
+            assert!(Instant::now() < deadline, "the host does not answer: the test shows nothing");
+            sleep(Duration::from_millis(1));
+        }
+        std::fs::remove_dir(&blocks).expect("empty");
+        assert_eq!(live.go_on_guarding(), None);
+        let dropped = |live: &LivePlane| {
+            let outcomes = live.kernel.outcomes().expect("readable");
+            outcomes.get(&Reason::PastProgram).map_or(0, |counts| counts.1)
+        };
+        let before = dropped(&live);
+        client.send(&datagram(NEW, 4001));
+        while dropped(&live) == before {
+            assert!(Instant::now() < deadline, "the guard does not know the new service");
+            sleep(Duration::from_millis(1));
+        }
+        assert!(client.received().iter().all(|answer| refused_port(answer) != Some(NEW)));
     });
 }
 

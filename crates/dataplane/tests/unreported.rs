@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, LivePlane, Verdict, run_frame};
 use weir_plane::{Plane, VipKey};
-use weir_steering::update::Plane as _;
+use weir_steering::update::{Draining, Plane as _};
 use weir_steering::{
     BackendId, EventKind, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, StateKey,
 };
@@ -38,7 +38,11 @@ const LIMITS: Limits = Limits {
 
 /// Services 1 to 4 of `concury`, at 10.1.0.1 to 10.1.0.4.
 fn plane() -> LivePlane {
-    let (mut plane, _) = KernelPlane::open(None, &LIMITS).expect("load (needs root)");
+    plane_of(&LIMITS)
+}
+
+fn plane_of(limits: &Limits) -> LivePlane {
+    let (mut plane, _) = KernelPlane::open(None, limits).expect("load (needs root)");
     let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
     let entry = entry.with_next_hop([2, 0, 0, 1, 0, 0], [2; 6], 0, true);
     plane.set_backend(BackendId::of(0), &entry).unwrap();
@@ -155,4 +159,40 @@ fn what_is_taken_in_parts_makes_room_in_parts() {
     assert_eq!(plane.unrecorded(), refused, "there is room for half of them");
     begin(&plane, 1, FLOOD + 50..FLOOD + 200);
     assert!(plane.unrecorded() > refused);
+}
+
+/// However many come meanwhile, at any place of the map, what was there when draining began has been taken when it is
+/// over, and it is over soon.
+#[test]
+fn what_was_there_is_taken_in_parts_beside_what_comes() {
+    const THERE: u32 = 30_000;
+    /// Of another service, between two parts.
+    const COME: u32 = 3_000;
+    let mut plane = plane_of(&Limits { unreported_flows: 1 << 17, ..LIMITS });
+    begin(&plane, 1, 0..THERE);
+    assert_eq!(plane.unrecorded(), 0);
+    let mut draining = Draining::default();
+    let (mut found, mut parts, mut largest) = (HashSet::new(), 0, 0);
+    loop {
+        let mut taken = 0;
+        let more = plane.drain_part(&mut draining, &mut |event| {
+            taken += 1;
+            if event.state.service == ServiceId(1) {
+                found.insert(event.state.key);
+            }
+        });
+        (parts, largest) = (parts + 1, largest.max(taken));
+        if !more.unwrap() {
+            break;
+        }
+        assert!(parts < 40, "it does not end");
+        begin(&plane, 2, parts * COME..(parts + 1) * COME);
+    }
+    println!("{parts} parts, {largest} reports in the largest");
+    assert_eq!(found.len() as u32, THERE);
+    assert!(parts > 3 && largest < THERE / 2);
+    assert_eq!(plane.unrecorded(), 0);
+    let left = take(&mut plane);
+    println!("{} came behind it", count(&left, 2));
+    assert_eq!(count(&left, 1), 0);
 }

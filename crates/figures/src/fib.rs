@@ -2,6 +2,7 @@
 
 mod aliens;
 mod build;
+pub mod forwarding;
 mod memory;
 mod messages;
 mod ports;
@@ -23,6 +24,8 @@ pub const FIGURES: &[&Figure] = &[
     &messages::FIG_3_24,
     &rates::FIG_3_26,
     &build::FIG_3_27,
+    &forwarding::FIG_3_30,
+    &forwarding::FIG_3_34,
 ];
 
 const BFW: &str = "BFW";

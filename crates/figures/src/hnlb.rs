@@ -32,10 +32,8 @@ const WHY: &str = "The card is emulated, and its own work is left out: frames st
     and a driver in them, which take longest there. Its software keeps a hash table, as tracked does here; \
     concury's table is small and read in bursts, so that a rule saves less beside it.";
 
-/// Connections of which all have rules.
+/// So many connections, of which all have rules.
 fn bed(method: MethodId, connections: u32, bytes: usize, queues: u16, seed: u64) -> Result<Bed> {
-    // Of 64 backends' connections, those of the first so many.
-    let flows = (connections * 64 / u32::from(queues)).max(640) + 64;
-    let plan = Plan { method, flows, ruled: connections, queues, bytes, seed };
+    let plan = Plan { method, flows: connections, ruled: connections, queues, bytes, seed };
     Ok(Bed::new(&plan)?)
 }

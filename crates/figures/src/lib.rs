@@ -5,6 +5,7 @@
 //! rows and sentences. Nothing here prints.
 #![forbid(unsafe_code)]
 
+mod burst;
 mod cheetah;
 mod compare;
 mod concury;
@@ -54,6 +55,7 @@ pub fn figures() -> Vec<&'static Figure> {
         residue::FIGURES,
         hnlb::FIGURES,
         packets::FIGURES,
+        burst::FIGURES,
         fib::FIGURES,
         maps::FIGURES,
     ]

@@ -10,6 +10,7 @@ mod rates;
 mod seeds;
 mod updates;
 
+use super::fib::forwarding;
 use super::figure::{Figure, Setup, add, quote};
 use weir_bench::maps::keys::Set;
 use weir_bench::maps::{Request, Row};
@@ -26,6 +27,8 @@ pub const FIGURES: &[&Figure] = &[
     &races::FIG_4_19,
     &races::FIG_4_20,
     &build::FIG_4_21,
+    &forwarding::FIG_4_22,
+    &forwarding::FIG_4_26,
     &collisions::FIG_4_30,
     &messages::MESSAGES,
 ];

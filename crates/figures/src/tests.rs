@@ -94,7 +94,10 @@ fn quick_figures_yield_what_they_describe() {
 /// A run of each of the dissertation's figures, but for those of lookup rates, which take longer.
 #[test]
 fn the_dissertations_figures_yield_what_they_describe() {
-    let rates = ["3.6", "3.7", "3.11", "3.12", "3.16", "3.26", "4.17", "4.20"];
+    let rates = [
+        "3.6", "3.7", "3.11", "3.12", "3.16", "3.26", "3.30", "3.34", "4.17", "4.20", "4.22",
+        "4.26",
+    ];
     let slow = |id: &str| rates.iter().any(|number| id.ends_with(&format!("fig{number}")));
     let of = |id: &str| id.starts_with("ludo-") || id.starts_with("fib-");
     let ids: Vec<&str> = (figures().iter().map(|figure| figure.id))

@@ -3,10 +3,9 @@
 
 use crate::{Document, FleetError, Step};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use weir_host::files;
 
 /// What a balancer keeps of its fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +34,7 @@ impl Cache {
     /// [`FleetError::Io`] or [`FleetError::Corrupt`] if there is something that cannot be used: to go on
     /// without would be to decide otherwise than the fleet does.
     pub fn load(path: &Path) -> Result<Self, FleetError> {
-        let bytes = match fs::read(path) {
+        let bytes = match files::read(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let id = format!("{:016x}", rand::random::<u64>());
                 return Ok(Self { id, document: None, step: None });
@@ -68,20 +67,8 @@ impl Cache {
     /// # Errors
     /// [`FleetError::Io`]; what was kept before is still there.
     pub fn save(&self, path: &Path) -> Result<(), FleetError> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".tmp");
-        let beside = PathBuf::from(name);
         let bytes = serde_json::to_vec(self).unwrap_or_default();
-        let mut file: File = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&beside)
-            .map_err(FleetError::io("create", &beside))?;
-        let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-        written.map_err(FleetError::io("write", &beside))?;
-        fs::rename(&beside, path).map_err(FleetError::io("replace", path))
+        files::write_through(path, &bytes).map_err(FleetError::io("write", path))
     }
 }
 
@@ -89,6 +76,7 @@ impl Cache {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

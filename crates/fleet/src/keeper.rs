@@ -17,6 +17,8 @@ use tracing::{info, warn};
 
 /// Seconds that a balancer which says nothing counts as alive.
 const LEASE_SECONDS: i64 = 10;
+/// The same.
+pub const LEASE: Duration = Duration::from_secs(LEASE_SECONDS as u64);
 /// How often the lease is kept, and so how soon it is noticed that the store does not answer.
 const BEAT: Duration = Duration::from_secs(2);
 /// Of an answer to that.
@@ -234,7 +236,7 @@ impl Keeper {
         let namesake = seen.balancers.get(&self.name).is_some_and(|sign| sign.id != self.id);
         let asked = Instant::now();
         let number = store.lease(LEASE_SECONDS).await?;
-        let mut lease = Lease { number, until: asked + Duration::from_secs(LEASE_SECONDS as u64) };
+        let mut lease = Lease { number, until: asked + LEASE };
         let (mut keep, mut kept) = store.keep_lease(number).await?;
         let mut changes = store.watch(seen.revision).await?;
         if !namesake && seen.members.get(&self.name) != Some(&self.id) {
@@ -243,6 +245,7 @@ impl Keeper {
         }
         self.seat = seen.seat.clone();
         self.begun(&seen, namesake);
+        self.report.send_modify(|report| report.lease_until = Some(lease.until));
         self.run_for_leader(&mut store, lease).await?;
         let (document, revision) =
             seen.document.map_or((None, 0), |(document, at)| (Some(document), at));
@@ -292,6 +295,7 @@ impl Keeper {
                     lease.until = asked + Duration::from_secs(seconds);
                     self.report.send_modify(|report| {
                         report.leads_until = report.leads_until.map(|_| lease.until);
+                        report.lease_until = Some(lease.until);
                     });
                 }
             }

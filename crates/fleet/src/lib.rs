@@ -7,6 +7,7 @@
 //! - [`text`]: which part of a configuration file is shared, and how commands change it.
 //! - [`Document`]: the shared configuration, with what it does not say and all must have alike.
 //! - [`Step`]: a change of pools that all of them make in step.
+//! - [`replay`]: whether what balancers have done in steps keeps to the rules.
 //! - [`Cache`]: the last document that was followed, on a balancer's own disc.
 //! - [`Store`]: etcd, as far as a fleet uses it.
 //! - [`Keeper`]: the task of a balancer that keeps it in touch with the store, and goes on without.
@@ -18,6 +19,7 @@ mod config;
 mod document;
 mod error;
 mod keeper;
+mod replay;
 mod report;
 mod step;
 mod store;
@@ -27,7 +29,8 @@ pub use cache::{Cache, cache_path};
 pub use config::{StoreConfig, TlsFiles};
 pub use document::{Document, Keys, Numbered};
 pub use error::FleetError;
-pub use keeper::{Ask, Asks, Ends, Keeper, News};
+pub use keeper::{Ask, Asks, Ends, Keeper, LEASE, News};
+pub use replay::{Did, Mark, Replayed, TARGET, replay};
 pub use report::{Leader, Report, ServiceSign, Sign};
 pub use step::{Ack, FLIGHT, Pools, Share, Stage, Step, StepId};
 pub use store::{Seat, Seen, Store};

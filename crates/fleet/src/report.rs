@@ -1,9 +1,10 @@
 //! What balancers say of themselves, and what one knows of all.
 
-use crate::Ack;
+use crate::{Ack, LEASE};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// What a balancer says of itself. It is in the store for as long as the balancer's lease lives.
@@ -98,6 +99,9 @@ pub struct Report {
     pub leader: Option<Leader>,
     /// Until when nobody else can be the leader, if this balancer is it.
     pub(crate) leads_until: Option<Instant>,
+    /// Until when the others wait for this balancer: its lease, counted from before it was asked for, cannot have run
+    /// out before. It stays when the store is lost; none: the store was not heard yet.
+    pub lease_until: Option<Instant>,
 }
 
 impl Report {
@@ -107,9 +111,42 @@ impl Report {
         self
     }
 
+    /// Whether the others may go on without this balancer, as far as it can tell.
+    pub fn lease_is_over(&self) -> bool {
+        self.lease_until.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// For how long the store may not have heard of this balancer; none: it never has.
+    pub fn unheard_for(&self) -> Option<Duration> {
+        let (until, now) = (self.lease_until?, Instant::now());
+        let left = until.saturating_duration_since(now);
+        Some(LEASE.saturating_sub(left) + now.saturating_duration_since(until))
+    }
+
     /// Whether this balancer leads. Then no other one does: its lease, counted from before it was asked for, has
     /// not run out.
     pub fn leads(&self) -> bool {
         self.leads_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_says_for_how_long_nothing_was_heard() {
+        let mut report = Report::default();
+        assert!(report.lease_is_over() && report.unheard_for().is_none());
+        let now = Instant::now();
+        report.lease_until = Some(now + LEASE);
+        assert!(!report.lease_is_over());
+        assert!(report.unheard_for().is_some_and(|time| time < LEASE));
+        report.lease_until = now.checked_sub(Duration::from_secs(5));
+        assert!(report.lease_is_over());
+        let unheard = report.unheard_for().expect("it was heard once");
+        assert!(unheard >= LEASE + Duration::from_secs(5), "{unheard:?}");
+        report.lease_until = Some(now + LEASE * 100);
+        assert_eq!(report.unheard_for(), Some(Duration::ZERO));
     }
 }

@@ -100,6 +100,13 @@ pub struct Step {
     /// Those that are to be, from *commit* on; none with `Done`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub next_tables: BTreeMap<String, String>,
+    /// Digests of the rows in force, of those services whose balancers each make a table with the same rows, as their
+    /// leader has made them; before *commit*, as `pools`. Of a service that has none it is not compared.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rows: BTreeMap<String, String>,
+    /// Those that are to be, from *commit* on; none with `Done`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub next_rows: BTreeMap<String, String>,
 }
 
 /// Tells steps apart: the term that one was begun in, and its number.
@@ -132,6 +139,14 @@ impl Step {
         next.or_else(|| self.tables.get(service))
     }
 
+    /// The digest of the rows that all balancers have alike of a service, when it has come to a stage.
+    pub fn rows_at(&self, stage: Stage, service: &str) -> Option<&String> {
+        match stage >= Stage::Commit && self.next.contains_key(service) {
+            true => self.next_rows.get(service),
+            false => self.rows.get(service),
+        }
+    }
+
     /// The step one stage further.
     pub fn onward(&self) -> Self {
         match self.stage {
@@ -141,12 +156,17 @@ impl Step {
             Stage::Commit | Stage::Done => {
                 let mut tables = self.tables.clone();
                 tables.extend(self.next_tables.clone());
+                let mut rows = self.rows.clone();
+                rows.retain(|name, _| !self.next.contains_key(name));
+                rows.extend(self.next_rows.clone());
                 Self {
                     stage: Stage::Done,
                     pools: self.pools_at(Stage::Commit),
                     next: Pools::new(),
                     tables,
                     next_tables: BTreeMap::new(),
+                    rows,
+                    next_rows: BTreeMap::new(),
                     ..self.clone()
                 }
             }
@@ -168,6 +188,15 @@ impl Step {
         waits.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether somebody of these, who are [missing](Self::missing), has not said that it knows the stage. It may be cut off, and
+    /// what it does then it does for as long as its lease.
+    pub fn may_not_know(&self, missing: &[String], report: &Report) -> bool {
+        let knows = |name: &String| {
+            report.acks.get(name).is_some_and(|ack| ack.step == self.id() && ack.late)
+        };
+        !missing.iter().all(knows)
+    }
+
     /// The step given up: before *commit*, nothing has changed by it. But what is dead is dead: it gets no new flow,
     /// and no other row of a table moves by that.
     pub fn given_up(&self) -> Self {
@@ -178,8 +207,10 @@ impl Step {
                 share.down |= next.iter().any(|other| other.name == share.name && other.down);
             }
         }
-        let (next, next_tables) = (Pools::new(), BTreeMap::new());
-        Self { stage: Stage::Done, pools, next, next_tables, ..self.clone() }
+        let mut rows = self.rows.clone();
+        rows.retain(|name, _| pools.get(name) == self.pools.get(name));
+        let (next, next_tables, next_rows) = (Pools::new(), BTreeMap::new(), BTreeMap::new());
+        Self { stage: Stage::Done, pools, next, next_tables, rows, next_rows, ..self.clone() }
     }
 
     /// Whether somebody is down in the next pools who was not before.
@@ -203,6 +234,9 @@ pub struct Ack {
     pub step: StepId,
     /// What it has come to.
     pub stage: Stage,
+    /// It has heard of a later one, to which it cannot come yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
 }
 
 #[cfg(test)]
@@ -229,13 +263,20 @@ mod tests {
             next: both.1,
             tables: digests("old"),
             next_tables: BTreeMap::new(),
+            rows: digests("old"),
+            next_rows: BTreeMap::new(),
         };
         let step = step.onward();
         assert_eq!((step.stage, &step.next), (Stage::Freeze, &next));
         let step = step.onward();
         assert_eq!((step.stage, &step.next), (Stage::Collect, &next));
         assert_eq!(step.pools_at(Stage::Freeze), pools);
-        let commit = Step { next_tables: digests("new"), ..step.onward() };
+        let (next_tables, next_rows) = (digests("new"), digests("new"));
+        let commit = Step { next_tables, next_rows, ..step.onward() };
+        assert_eq!(commit.rows_at(Stage::Collect, "a").map(String::as_str), Some("old"));
+        assert_eq!(commit.rows_at(Stage::Commit, "a").map(String::as_str), Some("new"));
+        // Of an unknown pool nothing is compared with what was before.
+        assert_eq!(step.onward().rows_at(Stage::Commit, "a"), None);
         assert_eq!(commit.table_at(Stage::Collect, "a").map(String::as_str), Some("old"));
         assert_eq!(commit.table_at(Stage::Commit, "a").map(String::as_str), Some("new"));
         assert_eq!((commit.stage, &commit.pools, &commit.next), (Stage::Commit, &pools, &next));
@@ -248,13 +289,16 @@ mod tests {
         );
         assert!(done.next.is_empty() && done.onward() == done);
         assert!(done.tables == digests("new") && done.next_tables.is_empty());
+        assert!(done.rows == digests("new") && done.next_rows.is_empty());
         let given_up = step.given_up();
-        assert_eq!(given_up.tables, digests("old"));
+        assert_eq!((&given_up.tables, &given_up.rows), (&digests("old"), &digests("old")));
         assert_eq!((given_up.stage, given_up.pools_at(Stage::Done)), (Stage::Done, pools));
         assert!(!step.has_dead());
         let mut dead = step.clone();
         dead.next.get_mut("a").expect("it is there")[0].down = true;
         assert!(dead.has_dead());
+        // Its rows are others then.
+        assert!(dead.given_up().rows.is_empty());
         let pool = &dead.given_up().pools["a"];
         assert_eq!((pool[0].down, pool[0].weight), (true, 1));
         assert!(

@@ -2,6 +2,7 @@
 //! wrong with it.
 #![forbid(unsafe_code)]
 
+pub mod files;
 pub mod finding;
 pub mod rtnetlink;
 

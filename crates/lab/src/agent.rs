@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Serialize;
 
 use crate::error::{Doing, Error, Result};
 use crate::topology::{INTERFACE, VIP4, VIP6, WEB_PORT, backend4, backend6, front4};
@@ -36,15 +37,55 @@ pub struct AgentSpec {
     pub tells: bool,
     /// They are given so many of them only, and find the others by what those say; none: all.
     pub given: Option<usize>,
+    /// What they say wrongly, those that tell.
+    pub lies: Lies,
     /// Further arguments of `weir agent`, behind those that the lab gives it.
     pub arguments: Vec<String>,
+}
+
+/// What agents are made to say wrongly, so that it can be seen what becomes of such connections, and of no others. It
+/// goes by the client's port alone, so that the lab knows which they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lies {
+    /// Nothing is said of connections whose client's port this number divides.
+    pub omit_one_in: Option<u16>,
+    /// Connections whose client's port this number divides are said to have ended as soon as they are open.
+    pub end_one_in: Option<u16>,
+}
+
+impl Lies {
+    /// Whether agents are not to be believed at all times.
+    pub fn any(self) -> bool {
+        self != Self::default()
+    }
+
+    /// Whether a connection of TCP from this port is one that its agent fails to report as it is.
+    pub fn meet(self, port: u16) -> bool {
+        let all = [self.omit_one_in, self.end_one_in];
+        all.into_iter().flatten().any(|number| number != 0 && port.is_multiple_of(number))
+    }
+
+    /// As `weir agent` has them.
+    fn arguments(self) -> Vec<String> {
+        let all = [("--omit-one-in", self.omit_one_in), ("--end-one-in", self.end_one_in)];
+        let given =
+            all.into_iter().filter_map(|(word, number)| Some([word.into(), number?.to_string()]));
+        given.flatten().collect()
+    }
 }
 
 impl AgentSpec {
     /// They write cookies into timestamps.
     pub fn new(weir: impl Into<PathBuf>) -> Self {
         let weir = weir.into();
-        Self { weir, forward: None, tells: false, given: None, arguments: Vec::new() }
+        Self {
+            weir,
+            forward: None,
+            tells: false,
+            given: None,
+            lies: Lies::default(),
+            arguments: Vec::new(),
+        }
     }
 
     /// They make bare backends ready.
@@ -99,6 +140,7 @@ impl Agent {
         weir.arg("agent")
             .args(if spec.tells { &[][..] } else { &["--interface", INTERFACE] })
             .args(work)
+            .args(spec.lies.arguments())
             .args(&spec.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -205,4 +247,19 @@ pub(crate) fn pins(netns: &NetNs) -> Result<PathBuf> {
         .enter(|| fs::metadata("/proc/thread-self/ns/net").map(|network| network.st_ino()))?
         .doing(|| "looking at a network namespace".into())?;
     Ok(Path::new(PINS).join(format!("net-{number}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_agents_lie_about_are_known_by_their_ports() {
+        let lies = Lies { omit_one_in: Some(5), end_one_in: Some(7) };
+        let met: Vec<u16> = (1..=21).filter(|port| lies.meet(*port)).collect();
+        assert_eq!(met, [5, 7, 10, 14, 15, 20, 21]);
+        assert_eq!(lies.arguments(), ["--omit-one-in", "5", "--end-one-in", "7"]);
+        assert!(lies.any() && !Lies::default().any());
+        assert!((0..=21).all(|port| !Lies::default().meet(port)));
+    }
 }

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::api;
 use crate::error::{Doing, Error, Result};
+use crate::fleet::Happening;
 use crate::lab::Lab;
-use crate::loads;
+use crate::rules::Ruled;
 use crate::topology::{self, ECHO_PORT, Topology, VIP4, VIP6, WEB_PORT};
 use weir_testbed::interrupt::sleep;
 use weir_testbed::{NetNs, process};
@@ -158,6 +160,18 @@ pub trait PoolControl: Send + Sync {
     fn refused(&self) -> BTreeMap<&'static str, u64> {
         BTreeMap::new()
     }
+    /// What may happen to it besides, and how often it has.
+    fn happened(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
+    /// The same, in the order of its ends.
+    fn diary(&self) -> Vec<Happening> {
+        Vec::new()
+    }
+    /// What became of rules of a card so far; none if there are to be none, or nobody can be asked.
+    fn ruled(&self) -> Option<Ruled> {
+        None
+    }
     /// Says how loaded a backend is. Returns whether it is in the pool.
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool>;
 }
@@ -291,6 +305,11 @@ impl Balancer {
             path: "weir status --json".into(),
             what: error.to_string(),
         })
+    }
+
+    /// What it says of its fleet, asked without a process: it takes a millisecond.
+    pub(crate) fn fleet(&self) -> Result<serde_json::Value> {
+        api::get(&self.socket(), "/v1/fleet")
     }
 
     /// Starts the process, if none runs, and waits until it answers at its socket.
@@ -477,6 +496,10 @@ impl PoolControl for Balancer {
         Ok(named.all(|one| one["state"] == "down"))
     }
 
+    fn ruled(&self) -> Option<Ruled> {
+        Ruled::of(&self.socket())
+    }
+
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
         if !self.lock().pool.contains_key(&backend) {
             return Ok(false);
@@ -485,7 +508,7 @@ impl PoolControl for Balancer {
         let body = format!("{{\"load\": {load}}}");
         SERVICES.iter().try_for_each(|service| {
             let path = format!("/v1/services/{service}/backends/b{backend}/load");
-            loads::put(&self.socket(), &path, &body)
+            api::put(&self.socket(), &path, &body)
         })?;
         Ok(true)
     }

@@ -1,5 +1,7 @@
 //! A whole run: a lab, a balancer, traffic, churn, a view, and a verdict.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::agent::Lies;
 use crate::balancer::{Balancer, BalancerSpec, PoolControl};
 use crate::churn::{Change, Churn, ChurnReport, ChurnSpec, Place};
 use crate::error::Result;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Happening};
 use crate::lab::{Lab, LabSpec};
 use crate::loads::Loads;
-use crate::scenario::{Scenario, Stress};
+use crate::rules::Ruled;
+use crate::scenario::{FloodKind, Floods, Scenario, Stress};
 use crate::shares::Shares;
 use crate::tiers::Tiers;
 use crate::topology::Topology;
@@ -40,6 +44,8 @@ pub struct DemoSpec {
     pub churn: ChurnSpec,
     /// What is done besides; [`Scenario::suit`] sets it.
     pub scenario: Scenario,
+    /// Floods beside it, whatever the scenario is, each as fast as a thread can send.
+    pub floods: Vec<FloodKind>,
     /// Whether the balancer is told the CPU load of each backend, for a scheduler that goes by it;
     /// the lab needs [`LabSpec::cgroups`].
     pub tell_loads: bool,
@@ -69,6 +75,7 @@ impl DemoSpec {
             traffic: TrafficSpec { seed, connections: 4000, ..TrafficSpec::default() },
             churn: ChurnSpec { seed, ..ChurnSpec::default() },
             scenario: Scenario::Churn,
+            floods: Vec::new(),
             tell_loads: false,
             dead: Duration::ZERO,
             duration: Duration::from_secs(30),
@@ -96,11 +103,29 @@ pub struct Goals {
     pub open: u64,
     /// Connections completed, of one kind.
     pub completed: Vec<(Kind, u64)>,
+    /// Connections that have ended, of all kinds.
+    pub ended: u64,
+    /// Segments sent, of each flood.
+    pub flooded: u64,
+    /// Packets that rules of a card have led. If any have to be, what became of rules is asked and reported.
+    pub led: u64,
+    /// Whether everything has to happen that may happen to a fleet.
+    pub every_event: bool,
+}
+
+/// What a run has come to so far.
+struct SoFar<'a> {
+    stats: &'a Snapshot,
+    churn: &'a Churn,
+    flooded: BTreeMap<&'static str, u64>,
+    happened: BTreeMap<&'static str, u64>,
+    led: u64,
 }
 
 impl Goals {
     /// What is not reached yet, in words.
-    fn missing(&self, stats: &Snapshot, churn: &Churn) -> Option<String> {
+    fn missing(&self, so_far: &SoFar<'_>) -> Option<String> {
+        let SoFar { stats, churn, flooded, happened, led } = so_far;
         let changes = churn.changes();
         if changes < self.changes {
             return Some(format!("{changes} of {} pool changes", self.changes));
@@ -117,6 +142,21 @@ impl Goals {
         }
         if stats.peak < self.open {
             return Some(format!("at most {} of {} connections open", stats.peak, self.open));
+        }
+        if stats.ended() < self.ended {
+            return Some(format!("{} of {} connections have ended", stats.ended(), self.ended));
+        }
+        if *led < self.led {
+            return Some(format!("{led} of {} packets led by rules", self.led));
+        }
+        let few = flooded.iter().find(|(_, sent)| **sent < self.flooded);
+        if let Some((kind, sent)) = few {
+            return Some(format!("{sent} of {} {kind} segments of the flood", self.flooded));
+        }
+        if let Some((event, _)) =
+            happened.iter().find(|(_, times)| self.every_event && **times == 0)
+        {
+            return Some(format!("it has not happened that {event}"));
         }
         self.completed.iter().find_map(|(kind, least)| {
             let of_kind = stats.kinds.iter().find(|one| one.kind == *kind)?;
@@ -140,6 +180,16 @@ pub struct DemoReport {
     pub churn: ChurnReport,
     /// Balancers of one fleet, among which flows moved; 0: one, or another arrangement.
     pub fleet: usize,
+    /// What the backends' agents were made to say wrongly.
+    pub lies: Lies,
+    /// What happened to the fleet, and how often; everything that may happen is named.
+    pub happened: BTreeMap<&'static str, u64>,
+    /// The same with times and victims, in the order of their ends.
+    pub diary: Vec<Happening>,
+    /// Segments of floods that were sent, by their kind.
+    pub flooded: BTreeMap<&'static str, u64>,
+    /// What became of rules of a card, in a run that is about them.
+    pub ruled: Option<Ruled>,
     /// CPU loads of backends that the balancer was told and took; none if it was to be told none.
     pub loads_told: Option<u64>,
     /// How many new connections a backend got for each that its weight's share was, at the backend
@@ -201,6 +251,12 @@ impl DemoReport {
         if self.traffic.unseen > 0 {
             return Some(format!("{} first packets arrived unseen", self.traffic.unseen));
         }
+        if let Some((kind, _)) = self.flooded.iter().find(|(_, sent)| **sent == 0) {
+            return Some(format!("no {kind} segment of the flood could be sent"));
+        }
+        if self.lies.any() && totals.untold == 0 {
+            return Some("no connection ended that agents were made not to report".into());
+        }
         if self.loads_told == Some(0) {
             return Some("no load could be told".into());
         }
@@ -213,11 +269,14 @@ impl DemoReport {
         (totals.completed == 0).then(|| "no connection completed".into())
     }
 
-    /// The line that sums it up: `demo: N connections, M pool changes, K inevitable, 0 broken`.
+    /// The line that sums it up: `demo: N connections, M pool changes, K inevitable, 0 broken`. Where a card has rules
+    /// it says before the last number how many packets came by one.
     pub fn line(&self) -> String {
         let totals = &self.traffic.totals;
+        let by_rules =
+            self.ruled.map_or(String::new(), |ruled| format!("{} packets by a rule, ", ruled.led));
         format!(
-            "demo: {} connections, {} pool changes, {} inevitable, {} broken",
+            "demo: {} connections, {} pool changes, {} inevitable, {by_rules}{} broken",
             totals.ended(),
             self.churn.changes,
             totals.inevitable,
@@ -265,6 +324,24 @@ impl DemoReport {
                 kind.broken
             );
         }
+        for kind in totals.kinds.iter().filter(|kind| !kind.promised && kind.started > 0) {
+            let _ = writeln!(
+                out,
+                "counted apart: {} of {} flows of {} broken, for which nothing is promised here (docs/fleet.md, \
+                 What a fleet keeps)",
+                kind.broken_unpromised,
+                kind.completed + kind.inevitable + kind.broken + kind.broken_unpromised,
+                kind.kind.name()
+            );
+        }
+        if totals.untold > 0 {
+            let _ = writeln!(
+                out,
+                "counted apart: {} of {} connections broken that agents were made not to report (docs/lab.md, Agents \
+                 that lie)",
+                totals.broken_untold, totals.untold
+            );
+        }
         let of_backends: u64 = totals.backends.iter().map(|b| b.inevitable).sum();
         let _ = writeln!(
             out,
@@ -310,6 +387,15 @@ impl DemoReport {
         for (why, changes) in &self.churn.refused {
             let _ = writeln!(out, "{changes} changes refused at first, and made later: {why}");
         }
+        for (what, times) in self.happened.iter().filter(|(_, times)| **times > 0) {
+            let _ = writeln!(out, "{times} times {what}");
+        }
+        for (kind, sent) in &self.flooded {
+            let _ = writeln!(out, "{sent} {kind} segments of a flood");
+        }
+        if let Some(ruled) = &self.ruled {
+            let _ = writeln!(out, "{}", ruled.words());
+        }
         if let Some(told) = self.loads_told {
             let _ = writeln!(out, "{told} CPU loads told");
         }
@@ -337,6 +423,15 @@ impl DemoReport {
                 broken.began_at,
                 broken.dead_for.map_or(String::new(), |time| format!(", dead for {time:.3} s")),
                 broken.reset_by
+            );
+        }
+        // What a broken connection may have met.
+        for one in self.diary.iter().filter(|_| totals.broken > 0) {
+            let whom = if one.whom.is_empty() { "" } else { ": " };
+            let _ = writeln!(
+                out,
+                "{:.3}..{:.3} s, {}{whom}{}",
+                one.from, one.until, one.what, one.whom
             );
         }
         for change in self.churn.log.iter().filter(|c| c.error.is_some()) {
@@ -422,7 +517,9 @@ pub(crate) fn run_until<T>(
     stage.play("ramp", None, |stage| {
         stage.started.elapsed() < RAMP_LIMIT && stage.traffic.stats().snapshot().open < enough
     });
+    let happening = Arc::clone(&control);
     let stress = Stress::begin(lab, control, spec, &traffic)?;
+    let mut floods = Floods::begin(lab, &spec.floods, spec.traffic.seed)?;
     stage.total = spec.dead + stage.started.elapsed();
     stage.play("scenario", None, |_| stress.holds_changes(spec.scenario));
     stage.total = spec.duration + stage.started.elapsed();
@@ -431,7 +528,20 @@ pub(crate) fn run_until<T>(
     let open = move |backend| stats.open_on(backend);
     let churn = Churn::start(Arc::clone(lab), stress.control(), pool, open, spec.churn.clone());
     let limit = stage.started.elapsed() + spec.limit.max(spec.duration);
-    let missing = || spec.goals.missing(&traffic.stats().snapshot(), &churn);
+    // While the control plane is killed nobody says it.
+    let ruled = Cell::new(None);
+    let look_at_rules = || {
+        if spec.goals.led > 0 {
+            ruled.set(happening.ruled().or(ruled.get()));
+        }
+        ruled.get()
+    };
+    let missing = || {
+        let (flooded, happened) = (floods.sent(), happening.happened());
+        let stats = &traffic.stats().snapshot();
+        let led = look_at_rules().map_or(0, |ruled| ruled.led);
+        spec.goals.missing(&SoFar { stats, churn: &churn, flooded, happened, led })
+    };
     stage.play("churn", Some(&churn), |stage| {
         let elapsed = stage.started.elapsed();
         elapsed < stage.total || elapsed < limit && missing().is_some()
@@ -440,7 +550,9 @@ pub(crate) fn run_until<T>(
     churn.halt();
     stage.play("churn", Some(&churn), |_| !churn.is_done());
     let found = look();
+    let ruled = look_at_rules();
     stress.end()?;
+    floods.end()?;
     traffic.wind_down();
     stage.play("ending", Some(&churn), |stage| !stage.traffic.is_done());
     let imbalance = stage.shares.imbalance();
@@ -458,8 +570,13 @@ pub(crate) fn run_until<T>(
             Topology::Fleet => lab.spec().balancers,
             _ => 0,
         },
+        lies: spec.lab.agent.as_ref().map(|agent| agent.lies).unwrap_or_default(),
+        happened: happening.happened(),
+        diary: happening.diary(),
+        flooded: floods.sent(),
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
+        ruled,
         loads_told: loads.map(|loads| loads.told()),
         imbalance,
         noticed: noticed.map(|(median, longest)| [median, longest]),

@@ -1,40 +1,36 @@
 //! Several balancers of one fleet behind a router that spreads flows over them by ports, with etcd between them.
 //! Each runs `weir run` as an operator would, with `[store] kind = "etcd"`.
 
+mod events;
+mod store;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::agent;
 use crate::balancer::{self, Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
+use crate::bgp::Bgp;
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
 use crate::topology::{Role, STORE4, Topology, VIP4, VIP6, front4, front6};
 use weir_testbed::interrupt::sleep;
 use weir_testbed::process;
 
-/// Where etcd listens for balancers.
-const CLIENT_PORT: u16 = 2379;
-/// Where it would listen for other members of its cluster.
-const PEER_PORT: u16 = 2380;
-/// From one event to the next.
-const EVENT_GAP: Duration = Duration::from_secs(3);
+pub use events::Happening;
+
 /// A router notices within this time that a balancer is dead.
 const UNNOTICED: Duration = Duration::from_secs(1);
-/// A step of the pools that an event has met is given up after so long: flows start again (docs/fleet.md, In step), by
-/// tables that may differ, and those are not to move.
-const GIVEN_UP: Duration = Duration::from_secs(3);
-/// From the beginning of an event until flows move.
-const MOVED_AFTER: Duration = Duration::from_secs(2);
+/// A balancer that has found a backend down goes by that after so long where the fleet does not say so (docs/fleet.md, In
+/// step: 1.5 s), and its table takes a moment.
+const UNHEARD: Duration = Duration::from_secs(3);
 /// What an event has disturbed is as before within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A fleet that is changed again and again is of one mind in between only: if it was not by then, the next change waits
@@ -65,6 +61,8 @@ pub struct Fleet {
     balancers: Vec<Balancer>,
     store: Mutex<Option<Child>>,
     folder: PathBuf,
+    /// Who tells the router of balancers, where nobody sets its routes.
+    bgp: Option<Bgp>,
     /// Balancers that the router does not lead to, and that are not asked: their machines are off, or they
     /// cannot reach the store.
     away: Mutex<BTreeSet<usize>>,
@@ -82,6 +80,12 @@ pub struct Fleet {
     refused: Mutex<BTreeMap<&'static str, u64>>,
     /// Held while control planes are away.
     watching: Mutex<()>,
+    /// Since when all say of a backend that it is down.
+    down: Mutex<BTreeMap<usize, Instant>>,
+    /// What has happened, and how often; all that may happen is there.
+    happened: Mutex<BTreeMap<&'static str, u64>>,
+    /// The same, one after the other.
+    diary: Mutex<Vec<Happening>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -105,6 +109,7 @@ impl Fleet {
             balancers: Vec::new(),
             store: Mutex::default(),
             folder,
+            bgp: None,
             away: Mutex::default(),
             turn: AtomicUsize::new(0),
             dice: Mutex::new(StdRng::seed_from_u64(seed)),
@@ -114,15 +119,25 @@ impl Fleet {
             crashes: (0..lab.spec().balancers).map(|_| AtomicUsize::new(0)).collect(),
             refused: Mutex::default(),
             watching: Mutex::default(),
+            down: Mutex::default(),
+            happened: Mutex::new(events::nothing(lab, &example.method)),
+            diary: Mutex::default(),
         };
         fleet.launch_store()?;
+        if let Some(speaker) = lab.spec().bgp {
+            fleet.bgp = Some(Bgp::start(lab, speaker)?);
+        }
         for index in 0..lab.spec().balancers {
             let mut store = format!(
-                "{}\n[store]\nkind = \"etcd\"\nendpoints = [\"http://{STORE4}:{CLIENT_PORT}\"]\n",
-                example.balancer_lines
+                "{}\n[store]\nkind = \"etcd\"\nendpoints = [\"{}\"]\n",
+                example.balancer_lines,
+                store::endpoint()
             );
             if lab.spec().agent.as_ref().is_some_and(|agent| agent.tells) {
                 store += &agent::told(&lab.directory().join("pki"), index);
+            }
+            if let Some(bgp) = &fleet.bgp {
+                store += &bgp.announce(index);
             }
             let spec = BalancerSpec {
                 node: Node::Member(index),
@@ -208,58 +223,25 @@ impl Fleet {
         Ok(None)
     }
 
-    fn launch_store(&self) -> Result<()> {
-        let Some(router) = self.lab.router() else {
-            return Err(Error::BadSpec("the topology fleet has a router".into()));
-        };
-        let path = self.folder.join("log");
-        let log = OpenOptions::new().create(true).append(true).open(&path);
-        let log = log.doing(|| format!("opening {}", path.display()))?;
-        let second = log.try_clone().doing(|| format!("opening {}", path.display()))?;
-        let (client, peer) =
-            (format!("http://{STORE4}:{CLIENT_PORT}"), format!("http://127.0.0.1:{PEER_PORT}"));
-        let mut etcd = router.command("etcd")?;
-        etcd.arg("--data-dir")
-            .arg(self.folder.join("data"))
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}")])
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(second);
-        *lock(&self.store) = Some(process::spawn(etcd)?);
-        Ok(())
-    }
-
-    /// Kills etcd with SIGKILL.
-    pub fn kill_store(&self) {
-        if let Some(mut store) = lock(&self.store).take() {
-            process::kill(&mut store);
-        }
-    }
-
-    /// Starts it again, with the data that it had.
+    /// The balancers that a router with BGP leads to, in order.
     ///
     /// # Errors
-    /// What the system said.
-    pub fn revive_store(&self) -> Result<()> {
-        self.launch_store()
-    }
-
-    /// Lets etcd stand still, or go on.
-    pub fn pause_store(&self, pause: bool) {
-        if let Some(store) = &*lock(&self.store) {
-            let signal = if pause { Signal::SIGSTOP } else { Signal::SIGCONT };
-            // It may have ended, which its next use shows.
-            let _ = kill(Pid::from_raw(store.id() as i32), signal);
+    /// [`Error::BadSpec`] if its routes are set, and what the system said.
+    pub fn led_to(&self) -> Result<Vec<usize>> {
+        match &self.bgp {
+            Some(bgp) => Ok(bgp.led_to()?.0),
+            None => Err(Error::BadSpec("nobody tells this router of balancers".into())),
         }
     }
 
     /// Makes the router spread flows over the balancers by these weights; those with 0 get none.
     ///
     /// # Errors
-    /// What the system said.
+    /// [`Error::BadSpec`] where it learns its routes, and what the system said.
     pub fn lead(&self, weights: &[u32]) -> Result<()> {
+        if self.bgp.is_some() {
+            return Err(Error::BadSpec("this router's routes are those that it learns".into()));
+        }
         let Some(router) = self.lab.router() else { return Ok(()) };
         let hops = |of: &dyn Fn(usize) -> String| -> String {
             let with = weights.iter().enumerate().filter(|(_, weight)| **weight > 0);
@@ -269,22 +251,32 @@ impl Fleet {
         Ok(router.ip(&format!("route replace {VIP4}/32{v4}\nroute replace {VIP6}/128{v6}\n"))?)
     }
 
-    /// As at first: evenly, over those that are there.
+    /// As at first: evenly, over those that are there. A router with BGP does so by itself, and is waited for.
     ///
     /// # Errors
     /// What the system said.
     pub fn lead_evenly(&self) -> Result<()> {
         let away = lock(&self.away).clone();
+        if let Some(bgp) = &self.bgp {
+            let there: Vec<usize> =
+                (0..self.balancers.len()).filter(|at| !away.contains(at)).collect();
+            return bgp.await_led_to(&there, PATIENCE);
+        }
         let weights: Vec<u32> =
             (0..self.balancers.len()).map(|at| u32::from(!away.contains(&at))).collect();
         self.lead(&weights)
     }
 
-    /// By weights that are drawn: most flows go by another balancer afterwards than before.
+    /// By weights that are drawn: most flows go by another balancer afterwards than before. With BGP the router's hash
+    /// gets another seed.
     ///
     /// # Errors
     /// What the system said.
     pub fn reshuffle(&self) -> Result<()> {
+        if let Some(bgp) = &self.bgp {
+            let seed = lock(&self.dice).random();
+            return bgp.reseed(seed);
+        }
         let away = lock(&self.away).clone();
         let mut dice = lock(&self.dice);
         let draw = |at| if away.contains(&at) { 0 } else { dice.random_range(1..=20) };
@@ -293,7 +285,8 @@ impl Fleet {
         self.lead(&weights)
     }
 
-    /// A balancer dies as a machine does whose power fails, and the router notices it within a second.
+    /// A balancer dies as a machine does whose power fails, and the router notices it within a second; one with BGP
+    /// when it has heard nothing for three.
     ///
     /// # Errors
     /// What the system said.
@@ -320,6 +313,9 @@ impl Fleet {
         process::run(bridge, "")?;
         self.set_port(member, "down")?;
         self.balancers[member].kill();
+        if let Some(bgp) = &self.bgp {
+            bgp.kill(member);
+        }
         Ok(())
     }
 
@@ -337,6 +333,9 @@ impl Fleet {
         let _ = fs::remove_dir_all(self.balancers[member].run_dir());
         fs::create_dir_all(self.balancers[member].run_dir())
             .doing(|| "creating a run directory".into())?;
+        if let Some(bgp) = &self.bgp {
+            bgp.revive(member)?;
+        }
         self.balancers[member].launch()?;
         self.await_agreement_of(member)?;
         lock(&self.away).remove(&member);
@@ -386,92 +385,9 @@ impl Fleet {
         Ok(self.lab.switch().ip(&format!("link set {port} {state}\n"))?)
     }
 
-    /// Does some work while balancers die and come back, are cut off from the store, flows are spread anew, and
-    /// the store stands still or dies. What goes wrong with that is an error, after the work.
-    pub(crate) fn churned<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        crate::churn::beside(|over| self.churn(over), work)
-    }
-
-    fn churn(&self, over: &AtomicBool) -> Result<()> {
-        let last = self.balancers.len() - 1;
-        let steps: [(&str, &dyn Fn() -> Result<()>); 8] = [
-            ("flows are spread anew", &|| self.reshuffle()),
-            ("a balancer dies", &|| {
-                // Whoever asks it is asked of no dead one.
-                let _alone = lock(&self.commanding);
-                self.die(last)
-            }),
-            ("it is back", &|| self.revive(last)),
-            ("the store stands still", &|| self.store_away(true)),
-            ("flows are spread anew", &|| self.reshuffle()),
-            ("a balancer is cut off from the store", &|| self.cut_off_for_a_while(0)),
-            ("a control plane is killed", &|| self.crash_one(1 % self.balancers.len())),
-            ("the store dies", &|| self.store_away(false)),
-        ];
-        for (turn, (what, step)) in steps.iter().cycle().enumerate() {
-            let began = Instant::now();
-            while began.elapsed() < EVENT_GAP {
-                if over.load(Ordering::Relaxed) || !sleep(POLL) {
-                    return Ok(());
-                }
-            }
-            let _alone = lock(&self.events);
-            tracing::debug!("event {turn} of the fleet: {what}");
-            step()?;
-        }
-        Ok(())
-    }
-
-    /// Moves flows to other balancers in an event that has begun then; not if the machine was so slow that a step may
-    /// have been given up meanwhile.
-    fn move_flows_in(&self, begun: Instant) -> Result<()> {
-        sleep(MOVED_AFTER.saturating_sub(begun.elapsed()));
-        if begun.elapsed() < GIVEN_UP - Duration::from_millis(200) {
-            self.reshuffle()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The store is away while flows are spread anew, and back.
-    fn store_away(&self, pauses: bool) -> Result<()> {
-        let begun = Instant::now();
-        if pauses {
-            self.pause_store(true)
-        } else {
-            self.kill_store()
-        }
-        self.move_flows_in(begun)?;
-        sleep(EVENT_GAP);
-        if pauses {
-            self.pause_store(false)
-        } else {
-            self.revive_store()?
-        }
-        self.balancers.iter().enumerate().try_for_each(|(at, _)| self.await_agreement_of(at))
-    }
-
-    fn cut_off_for_a_while(&self, member: usize) -> Result<()> {
-        let _apart = lock(&self.apart);
-        let begun = Instant::now();
-        self.cut_off(member, true)?;
-        self.move_flows_in(begun)?;
-        sleep(EVENT_GAP);
-        self.cut_off(member, false)?;
-        self.await_agreement_of(member)
-    }
-
-    fn crash_one(&self, member: usize) -> Result<()> {
-        let _away = lock(&self.watching);
-        self.crashes[member].fetch_add(1, Ordering::SeqCst);
-        self.balancers[member].crash(Duration::from_millis(500))?;
-        self.crashes[member].fetch_add(1, Ordering::SeqCst);
-        self.await_agreement_of(member)
-    }
-
     /// Whether pools change in step: a change that was accepted is in force when all balancers can make it.
     fn is_in_step(&self) -> bool {
-        ["concury", "residue"].contains(&&self.balancers[0].spec().method[..])
+        is_in_step(&self.balancers[0].spec().method)
     }
 
     /// Asks one balancer for a change of every service, which reaches all. One that cannot make it, because it
@@ -529,11 +445,11 @@ impl Fleet {
             }
         }
     }
+}
 
-    /// The folder of etcd's data and log.
-    pub fn store_folder(&self) -> &Path {
-        &self.folder
-    }
+/// Whether pools of this method change in step in a fleet.
+fn is_in_step(method: &str) -> bool {
+    ["concury", "residue"].contains(&method)
 }
 
 /// The reason of a refusal that passes, and whether the change may have been made all the same.
@@ -627,14 +543,31 @@ impl PoolControl for Fleet {
         work();
     }
 
+    /// Where pools change in step, one whose own checks have found a backend down waits for the fleet to say so, or for
+    /// some time, before it leads nothing new there.
     fn has_noticed(&self, backend: usize) -> Result<bool> {
         let off = lock(&self.away).clone();
         let there = self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
-        balancer::all_noticed(there.map(|(_, one)| one), backend)
+        let noticed = balancer::all_noticed(there.map(|(_, one)| one), backend);
+        let mut down = lock(&self.down);
+        if !matches!(noticed, Ok(true)) {
+            down.remove(&backend);
+            return noticed;
+        }
+        let since = *down.entry(backend).or_insert_with(Instant::now);
+        Ok(!self.is_in_step() || since.elapsed() >= UNHEARD)
     }
 
     fn refused(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.refused).clone()
+    }
+
+    fn happened(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.happened).clone()
+    }
+
+    fn diary(&self) -> Vec<Happening> {
+        lock(&self.diary).clone()
     }
 
     /// Of one balancer: loads are each one's own.

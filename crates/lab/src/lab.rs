@@ -11,6 +11,7 @@ use nix::unistd::geteuid;
 
 use crate::agent::{self, AgentSpec};
 use crate::backend::Backend;
+use crate::bgp::Speaker;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
@@ -31,6 +32,9 @@ pub struct LabSpec {
     pub topology: Topology,
     /// Number of balancers of a fleet, 2 to 8, in the topology `fleet`.
     pub balancers: usize,
+    /// Whether the router of a fleet learns by BGP which balancers there are, from such a speaker beside each, and leads
+    /// to those that announce; else its routes are set.
+    pub bgp: Option<Speaker>,
     /// Number of backends, 1 to 200.
     pub backends: usize,
     /// Number of client namespaces, 1 to 100. Each gets a thread of the traffic driver.
@@ -65,6 +69,9 @@ pub struct LabSpec {
     /// Whether the balancer's interfaces are taps, beside the ends of its cables
     /// ([`device_of`](topology::device_of)), which a plane in user space has.
     pub taps: bool,
+    /// Queues in each direction of the interfaces of the balancers, if the kernel is not to choose. Flows are spread
+    /// over them by their hash.
+    pub queues: Option<u16>,
     /// What a P4 switch runs whose ports the balancer's interfaces are, if there is one. The balancer has not the
     /// VIPs then, and forwards nothing: its own stack sees all frames, too, and is to let them be.
     pub switch: Option<Program>,
@@ -75,6 +82,7 @@ impl Default for LabSpec {
         Self {
             topology: Topology::L2,
             balancers: 3,
+            bgp: None,
             backends: 12,
             clients: 2,
             addresses_per_client: 4,
@@ -88,6 +96,7 @@ impl Default for LabSpec {
             work: false,
             cgroups: false,
             taps: false,
+            queues: None,
             switch: None,
         }
     }
@@ -107,6 +116,9 @@ impl LabSpec {
         if !(2..=MAX_FLEET).contains(&self.balancers) {
             let wrong = format!("{} balancers: a fleet has 2 to {MAX_FLEET}", self.balancers);
             return Err(Error::BadSpec(wrong));
+        }
+        if self.bgp.is_some() && self.topology != Topology::Fleet {
+            return Err(Error::BadSpec("a router with BGP is the one of a fleet".into()));
         }
         let plain = [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed];
         if self.taps && !plain.contains(&self.topology) {
@@ -303,10 +315,20 @@ impl Lab {
     }
 
     fn plan(&self) -> Plan {
-        let LabSpec { topology, bare, receivers, clients, backends, taps, .. } = self.spec;
+        let LabSpec { topology, bare, receivers, clients, backends, taps, queues, .. } = self.spec;
         let switch = self.spec.switch.is_some();
         let client_addresses = self.spec.addresses_per_client;
-        Plan { topology, client_addresses, bare, receivers, clients, backends, taps, switch }
+        Plan {
+            topology,
+            client_addresses,
+            bare,
+            receivers,
+            clients,
+            backends,
+            taps,
+            queues,
+            switch,
+        }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.

@@ -1,8 +1,5 @@
 //! How busy the backends are, told to the balancer: the CPU time of each backend's control group.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -15,8 +12,6 @@ use weir_testbed::interrupt::sleep;
 
 /// Time from one round of loads to the next.
 const ROUND: Duration = Duration::from_millis(250);
-/// Longest wait for an answer of the balancer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Tells the balancer, four times a second, how many CPUs each backend has used lately: the mean of
 /// the last quarter of a second and of what was told before. Dropping it ends it.
@@ -115,32 +110,6 @@ impl Usage {
         self.mean = (self.mean + share) / 2.0;
         Some(self.mean)
     }
-}
-
-/// Sends a request to the API at a socket.
-///
-/// # Errors
-/// If nobody answers there, or what the answer says if its status is not 2xx.
-pub(crate) fn put(socket: &Path, path: &str, body: &str) -> Result<()> {
-    let ask = || -> io::Result<String> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        write!(
-            stream,
-            "PUT {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = ask().doing(|| format!("PUT {path} at {}", socket.display()))?;
-    if answer.starts_with("HTTP/1.1 2") {
-        return Ok(());
-    }
-    Err(Error::Refused { request: format!("PUT {path}"), answer: answer.trim().into() })
 }
 
 #[cfg(test)]

@@ -58,8 +58,8 @@ pub const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// That of IPv6.
 pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
-const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 /// Where the store of a `fleet` is, on its router.
 pub const STORE4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 90);
 /// The backends' router: the balancer in `inline` and `nat`, the router in `routed`.
@@ -244,6 +244,8 @@ pub(crate) struct Plan {
     pub(crate) backends: usize,
     /// Whether the balancer's interfaces are taps, and the ends of its cables have names of their own.
     pub(crate) taps: bool,
+    /// Queues of the balancers' and the clients' cables, if they are said.
+    pub(crate) queues: Option<u16>,
     /// Whether the balancer's interfaces are ports of a P4 switch.
     pub(crate) switch: bool,
 }
@@ -625,6 +627,11 @@ fn join(Node { role, netns }: &Node, plan: Plan) -> String {
     let topology = plan.topology;
     let cables = role.cables(topology).into_iter();
     let taps = role.has_taps(plan);
+    // A frame that left a veth device by its second queue is taken, at the next, for one that came by the first; one
+    // that left by the first goes by the hash of its flow, which has chosen the first before. So clients have one
+    // queue: their flows are spread over those of the balancers.
+    let queues =
+        plan.queues.filter(|_| matches!(role, Role::Balancer | Role::Front(_) | Role::Stateful(_)));
     let line = |cable: Cable| {
         let end = match taps {
             // The tap has the address.
@@ -632,7 +639,10 @@ fn join(Node { role, netns }: &Node, plan: Plan) -> String {
             false => link::End::new(cable.interface).mac(cable.mac),
         };
         let Cable { port, bridge, .. } = cable;
-        let ends = [link::End::new(&port), end.inside(netns)];
+        let ends = [link::End::new(&port), end.inside(netns)].map(|end| match queues {
+            Some(queues) => end.queues(queues),
+            None => end,
+        });
         // A bond takes none that is up.
         link::veth(&ends) + &format!("link set {port} master {bridge}\n") + &link::up(&port)
     };
@@ -737,6 +747,7 @@ mod tests {
                 clients: MAX_CLIENTS,
                 backends: MAX_BACKENDS,
                 taps: false,
+                queues: None,
                 switch: false,
             };
             for role in &roles {

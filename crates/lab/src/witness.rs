@@ -196,6 +196,40 @@ impl Witness {
     }
 }
 
+/// A watch over what the balancer's own kernel sends in the services' names: no packet of a service may ever come
+/// to it, so no reset may come from it. Packets that its program sends back are not the kernel's, and its health
+/// checks end with resets, but of its own addresses.
+#[derive(Debug)]
+pub struct Resets {
+    socket: OwnedFd,
+}
+
+impl Resets {
+    /// Watches all interfaces of the balancer's namespace from here on, also those that come later.
+    ///
+    /// # Errors
+    /// If the process lacks CAP_NET_RAW, or the namespace is gone.
+    pub fn watch(lab: &Lab) -> Result<Self> {
+        let socket = lab.balancer().enter(|| listen(&mut filter_of_resets()))?;
+        Ok(Self { socket: socket.doing(|| "listening for resets of the balancer".into())? })
+    }
+
+    /// The resets since the last call, by service and client, and how many more there was no room for. Those of
+    /// checks fill that room, too: it has to be asked every few minutes.
+    pub fn take(&self) -> (Vec<(SocketAddr, SocketAddr)>, u64) {
+        let mut frame = [0; SNAP];
+        let mut found = Vec::new();
+        while let Some((length, _)) = receive(&self.socket, &mut frame) {
+            if let Some(Key { source, target, .. }) = parse_reset(&frame[..length])
+                && [IpAddr::from(VIP4), IpAddr::from(VIP6)].contains(&target.ip())
+            {
+                found.push((target, source));
+            }
+        }
+        (found, lost(&self.socket))
+    }
+}
+
 impl Drop for Witness {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
@@ -576,6 +610,23 @@ mod tests {
             }
         }
         assert_eq!(witness.lost(), 0);
+    }
+
+    /// Without a balancer its kernel refuses what comes for the services, and each refusal is seen, once; what it
+    /// resets in its own name is not.
+    #[test]
+    fn resets_of_the_balancer_are_seen() {
+        let lab = Lab::create(LabSpec { backends: 1, clients: 1, ..LabSpec::default() }).unwrap();
+        let resets = Resets::watch(&lab).unwrap();
+        assert_eq!(resets.take(), (Vec::new(), 0));
+        let own = IpAddr::from(crate::topology::BALANCER4);
+        for to in [IpAddr::from(VIP4), IpAddr::from(VIP6), own] {
+            let refused = lab.clients()[0].enter(|| TcpStream::connect((to, WEB_PORT)));
+            assert!(refused.unwrap().is_err(), "{to}");
+            let (found, lost) = resets.take();
+            assert_eq!((found.len(), lost), (usize::from(to != own), 0), "{to}: {found:?}");
+            assert!(found.iter().all(|(service, _)| *service == (to, WEB_PORT).into()));
+        }
     }
 
     /// A socket that nobody reads overflows, and says so.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 use weir_offload::ntuple::{self, Device, REQUEST_BYTES};
-use weir_offload::{Location, Queue, Refusal, Rule};
+use weir_offload::{Answered, Location, Queue, Refusal, Rule, Rules, Serial};
 use weir_wire::{FlowKey, Protocol};
 
 const LISTENER: &str = r#"
@@ -44,6 +44,88 @@ int ioctl(int fd, unsigned long number, ...)
 }
 "#;
 
+/// A driver that takes rules: three stand there, at places 3, 7 and 40, and its table of indirection has one row for
+/// each number in WEIR_SPREAD.
+const DRIVER: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int there[64] = { [3] = 1, [7] = 1, [40] = 1 };
+
+static int no(int why) { errno = why; return -1; }
+
+static int count(void)
+{
+    int all = 0;
+    for (int at = 0; at < 64; at++)
+        all += there[at];
+    return all;
+}
+
+static int spread(struct ethtool_rxfh_indir *table)
+{
+    const char *rows = getenv("WEIR_SPREAD");
+    __u32 size = strlen(rows);
+    if (!size)
+        return no(EOPNOTSUPP);
+    if (table->size && table->size != size)
+        return no(EINVAL);
+    for (__u32 at = 0; at < table->size; at++)
+        table->ring_index[at] = rows[at] - '0';
+    table->size = size;
+    return 0;
+}
+
+int ioctl(int fd, unsigned long number, ...)
+{
+    va_list rest;
+    va_start(rest, number);
+    void *argument = va_arg(rest, void *);
+    va_end(rest);
+    if (number != SIOCETHTOOL)
+        return syscall(SYS_ioctl, fd, number, argument);
+    struct ifreq *request = argument;
+    struct ethtool_rxnfc *rules = (void *)request->ifr_data;
+    switch (rules->cmd) {
+    case ETHTOOL_GRXRINGS:
+        rules->data = 8;
+        return 0;
+    case ETHTOOL_GRXCLSRLCNT:
+        rules->rule_cnt = count();
+        rules->data = 64;
+        return 0;
+    case ETHTOOL_GRXCLSRLALL: {
+        __u32 all = 0;
+        if (rules->rule_cnt < (__u32)count())
+            return no(EMSGSIZE);
+        for (int at = 0; at < 64; at++)
+            if (there[at])
+                rules->rule_locs[all++] = at;
+        return 0;
+    }
+    case ETHTOOL_SRXCLSRLDEL:
+        if (!there[rules->fs.location])
+            return no(ENOENT);
+        there[rules->fs.location] = 0;
+        return 0;
+    case ETHTOOL_SRXCLSRLINS:
+        there[rules->fs.location] = 1;
+        return 0;
+    case ETHTOOL_GRXFHINDIR:
+        return spread((void *)rules);
+    }
+    return no(EOPNOTSUPP);
+}
+"#;
+
 /// What the kernel reads of a request: the command and the rule; of a deletion, its place. The rest `ethtool`
 /// leaves as its stack had it.
 const READ_OF_INSERT: [Range<usize>; 2] = [0..4, 16..184];
@@ -64,14 +146,19 @@ fn asked(directory: &std::path::Path, words: &[&str]) -> Vec<u8> {
 }
 
 fn listener() -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ethtool");
+    library("listener", LISTENER)
+}
+
+/// A library of this source, in a directory of its own.
+fn library(name: &str, text: &str) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("ethtool-{name}"));
     std::fs::create_dir_all(&directory).expect("a directory of this test's own");
-    let source = directory.join("listener.c");
+    let source = directory.join(format!("{name}.c"));
     let mut file = std::fs::File::create(&source).expect("it can be written");
-    file.write_all(LISTENER.as_bytes()).expect("it can be written");
+    file.write_all(text.as_bytes()).expect("it can be written");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])
-        .arg(directory.join("listener.so"))
+        .arg(directory.join(format!("{name}.so")))
         .arg(&source)
         .status()
         .expect("there is a C compiler");
@@ -122,5 +209,54 @@ fn a_device_without_rules_says_so() {
     assert!(matches!(&none, Refusal::Device(why) if why.contains("weirnone0")), "{none}");
     for name in ["", "a-name-of-many-letters"] {
         assert!(matches!(Device::open(name), Err(Refusal::Device(_))), "{name:?}");
+    }
+}
+
+/// Over the driver that takes rules, in a process of its own that has it.
+fn beside_a_driver(spread: &str) {
+    let mut device = Device::open("lo").expect("the driver has rules");
+    assert_eq!((device.limits().rules, device.limits().queues), (64, 8));
+    let first = device.leads_to_the_first_queue();
+    if spread.bytes().all(|row| row == b'0') && !spread.is_empty() {
+        first.expect("all come by the first queue");
+    } else {
+        let why = first.expect_err("others come by other queues").to_string();
+        assert!(why.contains("ethtool -X lo equal 1"), "{why}");
+    }
+    assert_eq!(device.places_in_use().expect("it says so"), [3, 7, 40]);
+    device.flush(32).expect("they go");
+    assert_eq!(device.places_in_use().expect("it says so"), [40], "which is not ours");
+    let flow = FlowKey::new(
+        "10.0.0.1:4000".parse().expect("an address"),
+        "10.9.0.1:80".parse().expect("an address"),
+        Protocol::Tcp,
+    );
+    device.insert(Location(3), &Rule { flow, queue: Queue(1) }, Serial(1)).expect("it is taken");
+    assert_eq!(device.places_in_use().expect("it says so"), [3, 40]);
+    // Also one that is not there.
+    device.delete(Location(3), Serial(2)).expect("it goes");
+    device.delete(Location(3), Serial(3)).expect("it is gone");
+    let mut answers = Vec::new();
+    device.answers(&mut |answer| answers.push((answer.serial, answer.what)));
+    assert_eq!(answers, [1, 2, 3].map(|serial| (Serial(serial), Answered::Done)));
+}
+
+/// What a process has left that was killed goes, and no more; a card that spreads the rest is refused. It runs
+/// itself once more for each kind of card, with the library before its own.
+#[test]
+fn over_a_driver() {
+    if let Ok(spread) = std::env::var("WEIR_SPREAD") {
+        return beside_a_driver(&spread);
+    }
+    let driver = library("driver", DRIVER).join("driver.so");
+    for spread in ["0", "0000000000", "01", "0001", ""] {
+        let done = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "over_a_driver"])
+            .env("LD_PRELOAD", &driver)
+            .env("WEIR_SPREAD", spread)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && said.contains("1 passed"), "{spread:?}: {said}");
     }
 }

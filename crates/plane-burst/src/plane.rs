@@ -6,12 +6,11 @@ use crate::ports::{BURST, Fate, Frame, HEADROOM, Ports};
 use crate::services::{NONE, Service, Services};
 use crate::ways::{Kind, Ways};
 use std::ops::Range;
-use weir_hash::Key;
 use weir_lookup::prefetch;
 use weir_plane::forward::l2;
 use weir_plane::{Counters, Soft, Verdict};
 use weir_steering::{
-    BackendId, Decide, Decision, Flags, Image, Question, ServiceId, Signals, SoftMemory, StateKey,
+    BackendId, Decide, Decision, Flags, Image, Question, Signals, SoftMemory, StateKey,
 };
 use weir_wire::{FlowKey, Protocol, Reason};
 
@@ -612,28 +611,37 @@ fn decide<K: BurstKey>(image: &Image, mut later: Later<'_>, keys: &[K]) -> Decid
     match image {
         Image::Concury(table) => table.decide_burst(keys, out, &mut later),
         Image::Residue(table) => table.decide_burst(keys, out, &mut later),
-        Image::Tracked(table) => return each(table, &later.service, later.memory, later.now, keys),
-        Image::Jet(table) => return each(table, &later.service, later.memory, later.now, keys),
-        other => return each(other, &later.service, later.memory, later.now, keys),
+        Image::Tracked(table) => return each(table, later, true, keys),
+        Image::Jet(table) => return each(table, later, true, keys),
+        other => return each(other, later, false, keys),
     }
     Decided { slots, alone: None }
 }
 
-/// Packets of a method that says of each alone what becomes of it.
+/// Packets of a method that says of each alone what becomes of it. `connections`: it may ask the connection table,
+/// whose lines are asked for first, all of them.
 #[inline(never)]
 fn each<K: BurstKey>(
     table: &impl Decide<StateKey>,
-    service: &ServiceId,
-    memory: &mut SoftMemory,
-    now: u32,
+    Later { memory, service, now }: Later<'_>,
+    connections: bool,
     keys: &[K],
 ) -> Decided {
     let mut slots = [0; BURST];
     let (mut news, mut reasons) = ([false; BURST], [Reason::NoBackend; BURST]);
-    for (at, key) in keys.iter().enumerate() {
+    let mut hashes = [0; BURST];
+    for (hash, key) in hashes.iter_mut().zip(keys) {
+        *hash = key.hash(table.hash_key());
+        if connections {
+            let key = key.whole();
+            if table.may_remember(&Question::later(key, *hash)) {
+                memory.connections.prefetch(service, &key);
+            }
+        }
+    }
+    for (at, (key, &hash)) in keys.iter().zip(&hashes).enumerate() {
         let key = key.whole();
-        let hash = key.hash(table.hash_key());
-        let question = Question { service: *service, key, hash, signals: Signals::LATER, now };
+        let question = Question { service, key, hash, signals: Signals::LATER, now };
         let Decision { backend, new, .. } = table.decide(&question, memory);
         (slots[at], news[at]) = (BackendId::to_slot(backend.ok()), new);
         if let Err(reason) = backend {

@@ -9,6 +9,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use weir_hash::HashKey;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{Backend, Hop, Soft, Translated, Translations, Verdict, VipKey};
@@ -16,7 +17,7 @@ use weir_plane_burst::{BURST, Burst, Fate, Frame as Place, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Build, EventKind, Flags, Member, MethodId, Role, SCHEDULER, ServiceConfig,
-    ServiceId, Settings, SoftMemory, cheetah,
+    ServiceId, Settings, SoftMemory, TrackedFlows, cheetah,
 };
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -549,6 +550,177 @@ fn bursts_are_decided_as_single_packets() {
     }
     let tables = world.oracle.tables.values();
     assert!(tables.filter(|table| table.header().flags().has(Flags::CLIENT)).count() > 3);
+}
+
+/// A connection table with less room than there are flows: bursts leave the same entries in it as single packets,
+/// since the same ones had to go.
+#[test]
+fn a_bounded_connection_table_forgets_the_same_flows() {
+    let mut world = World::new(9);
+    world.both(|soft| {
+        soft.memory.connections = TrackedFlows::bounded(HashKey::from_seed(4), 64);
+    });
+    let address = map_address(Ipv4Addr::new(10, 9, 0, MethodId::Tracked.number()).into());
+    let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
+    assert!(world.services.iter().any(|service| service.vip == vip));
+    let to = SocketAddr::new(weir_wire::unmap_address(&address), 80);
+    for _ in 0..200 {
+        let mut places = Vec::new();
+        for at in 0..BURST {
+            // Some come often, and stay.
+            let most = if world.rng.random() { 40 } else { 400 };
+            let from = SocketAddr::new(
+                Ipv4Addr::new(10, 1, 0, 1).into(),
+                2_000 + world.rng.random_range(0..most),
+            );
+            let starts = world.rng.random_ratio(1, 10);
+            let flags = if starts { TcpFlags::SYN } else { TcpFlags::ACK };
+            let flow = FlowKey::new(from, to, Protocol::Tcp);
+            let mut frame = Frame::new(flow).macs(OWN[0], [2; 6]).tcp_flags(flags).build();
+            let begin = at * ROOM + HEADROOM;
+            world.area[begin..begin + frame.len()].copy_from_slice(&frame);
+            let (at, len) = (begin as u32, frame.len() as u32);
+            places.push(Place { at, len, ..Place::default() });
+            world.oracle.take(&mut frame, None);
+        }
+        world.burst.process(&mut world.area, &mut places);
+        assert_eq!(*world.burst.counters(), world.oracle.counters);
+        let (mine, wanted) = (&world.burst.soft().memory, &world.oracle.memory);
+        assert_eq!(mine.connections, wanted.connections);
+        assert_eq!(mine.connections.evictions(), wanted.connections.evictions());
+    }
+    let connections = &world.oracle.memory.connections;
+    assert_eq!((connections.len(), connections.capacity()), (64, Some(64)));
+    assert!(connections.evictions() > 1_000, "{}", connections.evictions());
+}
+
+/// A packet of one of few flows: its service's number, its client's port, and whether it is a first one.
+type Packet = (usize, u16, TcpFlags);
+
+/// Sends packets through a plane in bursts; what becomes of each, by its place in the order of all.
+fn send_all(
+    burst_plane: &mut Burst,
+    vips: &[VipKey],
+    packets: &[(usize, Packet)],
+) -> Vec<(usize, Fate, u32, Vec<u8>)> {
+    let mut area = vec![0; BURST * ROOM];
+    let mut done = Vec::new();
+    for burst in packets.chunks(BURST) {
+        let places = burst.iter().enumerate().map(|(at, (_, (service, port, flags)))| {
+            let to = SocketAddr::new(weir_wire::unmap_address(&vips[*service].address), 80);
+            let from = SocketAddr::new(Ipv4Addr::new(10, 1, 0, 1).into(), *port);
+            let flow = FlowKey::new(from, to, Protocol::Tcp);
+            let frame = Frame::new(flow).macs(OWN[0], [2; 6]).tcp_flags(*flags).build();
+            let begin = at * ROOM + HEADROOM;
+            area[begin..begin + frame.len()].copy_from_slice(&frame);
+            Place { at: begin as u32, len: frame.len() as u32, ..Place::default() }
+        });
+        let mut places: Vec<Place> = places.collect();
+        burst_plane.process(&mut area, &mut places);
+        for ((number, _), Place { at, len, fate, device, .. }) in burst.iter().zip(places) {
+            let bytes = area[at as usize..][..len as usize].to_vec();
+            done.push((*number, fate, device, bytes));
+        }
+    }
+    done
+}
+
+/// Several cores share the tables of services; all that packets write is a plane's own. Two threads, to each of which
+/// come the flows that a card would give it, do together what one does with all of them: the same with each frame,
+/// the same counts, reports, connections, pending flows and marks.
+#[test]
+fn two_threads_do_together_what_one_does() {
+    let seed = from_environment("WEIR_SEED", 31);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    // Of one seed, so alike.
+    let [mut whole, mut first, mut second] = [0; 3].map(|_| World::new(seed));
+    let services: Vec<usize> = (0..whole.services.len())
+        .filter(|&at| {
+            let Service { id, vip, .. } = &whole.services[at];
+            let table = whole.oracle.tables.get(id);
+            // Whose turn it is, and loads, are each thread's own.
+            let placed = table.is_some_and(|table| {
+                let taken =
+                    [MethodId::Concury, MethodId::Residue, MethodId::Jet, MethodId::Tracked];
+                table.header().flags().0 & Flags::SCHEDULER == 0 && taken.contains(&table.method())
+            });
+            placed
+                && vip.protocol == Protocol::Tcp
+                && vip.port == Some(80)
+                && vip.address[..10] == [0; 10]
+        })
+        .collect();
+    assert!(services.len() >= 3, "{services:?}");
+    // The tables themselves are shared, and while some are being replaced flows are noted as pending.
+    for &at in &services {
+        let id = whole.services[at].id;
+        let table = whole.oracle.tables[&id].clone();
+        table.set_flags(Flags(table.header().flags().0 | Flags::RECORD | Flags::PENDING));
+        for world in [&mut whole, &mut first, &mut second] {
+            world.burst.soft().tables.insert(id, table.clone());
+        }
+    }
+    for world in [&mut whole, &mut first, &mut second] {
+        // How many answers to senders are left is each thread's own, too.
+        world.burst.soft().resets.set(1_000_000);
+    }
+    let vips: Vec<VipKey> = whole.services.iter().map(|service| service.vip).collect();
+    let mut packets: Vec<(usize, Packet)> = Vec::new();
+    for number in 0..20_000 {
+        let service = *services.choose(&mut rng).expect("there are some");
+        let flags = *[TcpFlags::SYN, TcpFlags::ACK, TcpFlags::ACK, TcpFlags::FIN | TcpFlags::ACK]
+            .choose(&mut rng)
+            .expect("there are four");
+        packets.push((number, (service, rng.random_range(2_000..2_060), flags)));
+    }
+    let (of_first, of_second): (Vec<_>, Vec<_>) =
+        packets.iter().copied().partition(|(_, (_, port, _))| port % 2 == 0);
+    let wanted = send_all(&mut whole.burst, &vips, &packets);
+    let (one, two) = (&mut first.burst, &mut second.burst);
+    let mut found = std::thread::scope(|scope| {
+        let other = scope.spawn(|| send_all(two, &vips, &of_second));
+        let mut found = send_all(one, &vips, &of_first);
+        found.extend(other.join().expect("it ends"));
+        found
+    });
+    found.sort_unstable_by_key(|(number, ..)| *number);
+    assert!(found == wanted, "a frame leaves otherwise than with one thread");
+
+    let [one, two] = [&mut first, &mut second].map(|world| world.burst.counters().clone());
+    let all = whole.burst.counters().clone();
+    for (backend, lane) in &all.lanes {
+        let [one, two] =
+            [&one, &two].map(|half| half.lanes.get(backend).copied().unwrap_or_default());
+        assert_eq!(one.packets + two.packets, lane.packets, "packets of {backend:?}");
+        assert_eq!(one.bytes + two.bytes, lane.bytes, "bytes of {backend:?}");
+        assert_eq!(one.flows + two.flows, lane.flows, "flows of {backend:?}");
+    }
+    let sum = |counts: &BTreeMap<Reason, u64>| counts.values().sum::<u64>();
+    assert_eq!(sum(&one.dropped) + sum(&two.dropped), sum(&all.dropped));
+    let one = &mut first.burst.soft().memory;
+    let two = &mut second.burst.soft().memory;
+    let all = &mut whole.burst.soft().memory;
+    assert!(!all.events.is_empty() && !all.pending.is_empty());
+    let mut events: Vec<_> = one.events.drain(..).chain(two.events.drain(..)).collect();
+    events.sort_unstable();
+    all.events.sort_unstable();
+    assert_eq!(events, all.events, "reports");
+    // A flow has one thread, and so one entry.
+    assert_eq!(one.connections.len() + two.connections.len(), all.connections.len());
+    for half in [&*one, &*two] {
+        for (state, entry) in &half.connections {
+            assert_eq!(all.connections.get(state), Some(entry), "{state:?}");
+        }
+        for (state, backend) in &half.pending {
+            assert_eq!(all.pending.get(state), Some(backend), "{state:?}");
+        }
+    }
+    assert_eq!(one.pending.len() + two.pending.len(), all.pending.len());
+    let either = |one: &[u64], two: &[u64]| -> Vec<u64> {
+        one.iter().zip(two).map(|(one, two)| one | two).collect()
+    };
+    assert_eq!(either(&one.marks, &two.marks), all.marks);
+    assert_eq!(either(&one.strangers, &two.strangers), all.strangers);
 }
 
 /// A packet to a backend whose next hop nobody knows is dropped and counted as that, by either way.

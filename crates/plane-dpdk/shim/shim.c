@@ -3,6 +3,7 @@
  * Buffers are in one region, apart from the mbufs that describe them, so that the plane can have the region as
  * a slice while DPDK has the descriptions. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_flow.h>
 #include <rte_lcore.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
@@ -105,10 +107,10 @@ uint32_t weir_dpdk_pool_left(const struct weir_pool *pool)
 	return rte_mempool_avail_count(pool->mempool);
 }
 
-/* Plugs in a device and begins to receive by it; `step` says how far that went. Without arguments it is one that
- * was there when DPDK started. */
-int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool, uint16_t ring,
-		   uint16_t *port, uint32_t *interface, int *step)
+/* Plugs in a device and begins to receive by it, by as many queues as there are pools; `step` says how far that
+ * went, and `most` how many queues it has. Without arguments it is one that was there when DPDK started. */
+int weir_dpdk_open(const char *device, const char *name, const struct weir_pool *const *pools, uint16_t queues,
+		   uint16_t ring, uint16_t *port, uint32_t *interface, uint16_t *most, int *step)
 {
 	struct rte_eth_conf conf;
 	struct rte_eth_dev_info info;
@@ -116,6 +118,7 @@ int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool,
 	int socket, error;
 
 	*step = 0;
+	*most = queues;
 	if (device) {
 		/* Buses let some devices be probed twice: what is somebody's stays his. */
 		if (rte_eth_dev_get_port_by_name(name, port) == 0)
@@ -131,15 +134,27 @@ int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool,
 	*step = 1;
 	memset(&conf, 0, sizeof(conf));
 	error = rte_eth_dev_info_get(*port, &info);
-	if (!error)
-		error = rte_eth_dev_configure(*port, 1, 1, &conf);
+	if (error)
+		return error;
+	*most = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+	if (*most < queues)
+		return -ERANGE;
+	/* A card divides flows among its queues if it is told to; the others do it by themselves. */
+	if (queues > 1 && !device) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rx_adv_conf.rss_conf.rss_hf =
+			info.flow_type_rss_offloads &
+			(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_SCTP);
+	}
+	error = rte_eth_dev_configure(*port, queues, queues, &conf);
 	if (!error)
 		error = rte_eth_dev_adjust_nb_rx_tx_desc(*port, &rx, &tx);
 	socket = rte_eth_dev_socket_id(*port);
-	if (!error)
-		error = rte_eth_rx_queue_setup(*port, 0, rx, socket, NULL, pool->mempool);
-	if (!error)
-		error = rte_eth_tx_queue_setup(*port, 0, tx, socket, NULL);
+	for (uint16_t queue = 0; queue < queues && !error; queue++) {
+		error = rte_eth_rx_queue_setup(*port, queue, rx, socket, NULL, pools[queue]->mempool);
+		if (!error)
+			error = rte_eth_tx_queue_setup(*port, queue, tx, socket, NULL);
+	}
 	if (!error)
 		error = rte_eth_dev_start(*port);
 	if (error)
@@ -194,11 +209,11 @@ int weir_dpdk_link(uint16_t port)
 	return link.link_status ? 2 : 1;
 }
 
-uint16_t weir_dpdk_receive(uint16_t port, const struct weir_pool *pool, struct weir_frame *frames,
-			   uint64_t *foreign)
+uint16_t weir_dpdk_receive(uint16_t port, uint16_t queue, const struct weir_pool *pool,
+			   struct weir_frame *frames, uint64_t *foreign)
 {
 	struct rte_mbuf *got[BURST];
-	uint16_t count = rte_eth_rx_burst(port, 0, got, BURST), kept = 0;
+	uint16_t count = rte_eth_rx_burst(port, queue, got, BURST), kept = 0;
 
 	for (uint16_t at = 0; at < count; at++) {
 		struct rte_mbuf *mbuf = got[at];
@@ -232,8 +247,8 @@ uint16_t weir_dpdk_receive(uint16_t port, const struct weir_pool *pool, struct w
 }
 
 /* Sends frames where they now are; returns how many were. The others' buffers are free. */
-uint16_t weir_dpdk_send(uint16_t port, const struct weir_pool *pool, const struct weir_frame *frames,
-			uint16_t count)
+uint16_t weir_dpdk_send(uint16_t port, uint16_t queue, const struct weir_pool *pool,
+			const struct weir_frame *frames, uint16_t count)
 {
 	struct rte_mbuf *out[BURST];
 	uint16_t fit = 0, sent;
@@ -251,7 +266,7 @@ uint16_t weir_dpdk_send(uint16_t port, const struct weir_pool *pool, const struc
 		mbuf->pkt_len = frames[at].len;
 		out[fit++] = mbuf;
 	}
-	sent = rte_eth_tx_burst(port, 0, out, fit);
+	sent = rte_eth_tx_burst(port, queue, out, fit);
 	if (unlikely(sent < fit))
 		rte_pktmbuf_free_bulk(out + sent, fit - sent);
 	return sent;
@@ -281,4 +296,107 @@ int weir_dpdk_make(const struct weir_pool *pool, const uint8_t *bytes, uint16_t 
 	frame->at = to - pool->base;
 	frame->len = len;
 	return 0;
+}
+
+/* A flow and the queue that its packets go to: addresses and ports as on the wire. */
+struct weir_rule {
+	uint8_t src[16];
+	uint8_t dst[16];
+	uint16_t src_port;
+	uint16_t dst_port;
+	uint8_t ipv6;
+	uint8_t protocol;
+	uint16_t queue;
+};
+
+/* Why a driver refuses a rule, in its words. */
+static int refused(int error, const struct rte_flow_error *said, char *why, size_t room)
+{
+	if (error >= 0)
+		error = rte_errno ? -rte_errno : -EINVAL;
+	snprintf(why, room, "%s", said->message ? said->message : rte_strerror(-error));
+	return error;
+}
+
+/* Asks a port's driver whether it takes a rule, and then for it. `step` is 0 if it is of a kind that the driver
+ * does not take, 1 if it could not be made. */
+int weir_dpdk_rule_make(uint16_t port, const struct weir_rule *wanted, struct rte_flow **rule, int *step, char *why,
+			size_t room)
+{
+	struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_item_ipv4 ipv4 = { 0 }, ipv4_mask = { 0 };
+	struct rte_flow_item_ipv6 ipv6 = { 0 }, ipv6_mask = { 0 };
+	struct rte_flow_item_tcp tcp = { 0 }, tcp_mask = { 0 };
+	struct rte_flow_item_udp udp = { 0 }, udp_mask = { 0 };
+	struct rte_flow_item_sctp sctp = { 0 }, sctp_mask = { 0 };
+	struct rte_flow_action_queue queue = { .index = wanted->queue };
+	struct rte_flow_item pattern[] = {
+		{ .type = RTE_FLOW_ITEM_TYPE_ETH },
+		{ .type = RTE_FLOW_ITEM_TYPE_IPV4, .spec = &ipv4, .mask = &ipv4_mask },
+		{ .type = RTE_FLOW_ITEM_TYPE_TCP, .spec = &tcp, .mask = &tcp_mask },
+		{ .type = RTE_FLOW_ITEM_TYPE_END },
+	};
+	struct rte_flow_action actions[] = {
+		{ .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &queue },
+		{ .type = RTE_FLOW_ACTION_TYPE_END },
+	};
+	struct rte_flow_error said;
+	int error;
+
+	*step = 0;
+	*rule = NULL;
+	memset(&said, 0, sizeof(said));
+	if (wanted->ipv6) {
+		memcpy(&ipv6.hdr.src_addr, wanted->src, 16);
+		memcpy(&ipv6.hdr.dst_addr, wanted->dst, 16);
+		memset(&ipv6_mask.hdr.src_addr, 0xff, 16);
+		memset(&ipv6_mask.hdr.dst_addr, 0xff, 16);
+		pattern[1].type = RTE_FLOW_ITEM_TYPE_IPV6;
+		pattern[1].spec = &ipv6;
+		pattern[1].mask = &ipv6_mask;
+	} else {
+		memcpy(&ipv4.hdr.src_addr, wanted->src + 12, 4);
+		memcpy(&ipv4.hdr.dst_addr, wanted->dst + 12, 4);
+		ipv4_mask.hdr.src_addr = ipv4_mask.hdr.dst_addr = RTE_BE32(0xffffffff);
+	}
+	if (wanted->protocol == IPPROTO_UDP) {
+		udp.hdr.src_port = wanted->src_port;
+		udp.hdr.dst_port = wanted->dst_port;
+		udp_mask.hdr.src_port = udp_mask.hdr.dst_port = RTE_BE16(0xffff);
+		pattern[2].type = RTE_FLOW_ITEM_TYPE_UDP;
+		pattern[2].spec = &udp;
+		pattern[2].mask = &udp_mask;
+	} else if (wanted->protocol == IPPROTO_SCTP) {
+		sctp.hdr.src_port = wanted->src_port;
+		sctp.hdr.dst_port = wanted->dst_port;
+		sctp_mask.hdr.src_port = sctp_mask.hdr.dst_port = RTE_BE16(0xffff);
+		pattern[2].type = RTE_FLOW_ITEM_TYPE_SCTP;
+		pattern[2].spec = &sctp;
+		pattern[2].mask = &sctp_mask;
+	} else {
+		tcp.hdr.src_port = wanted->src_port;
+		tcp.hdr.dst_port = wanted->dst_port;
+		tcp_mask.hdr.src_port = tcp_mask.hdr.dst_port = RTE_BE16(0xffff);
+	}
+	rte_errno = 0;
+	error = rte_flow_validate(port, &attr, pattern, actions, &said);
+	if (error)
+		return refused(error, &said, why, room);
+	*step = 1;
+	memset(&said, 0, sizeof(said));
+	rte_errno = 0;
+	*rule = rte_flow_create(port, &attr, pattern, actions, &said);
+	return *rule ? 0 : refused(0, &said, why, room);
+}
+
+/* Takes a rule away; it is there still if the driver refuses. */
+int weir_dpdk_rule_end(uint16_t port, struct rte_flow *rule, char *why, size_t room)
+{
+	struct rte_flow_error said;
+	int error;
+
+	memset(&said, 0, sizeof(said));
+	rte_errno = 0;
+	error = rte_flow_destroy(port, rule, &said);
+	return error ? refused(error, &said, why, room) : 0;
 }

@@ -2,6 +2,7 @@
 
 use crate::{Buffers, Counts, Error, Link, Memory, Pair};
 use std::convert::Infallible;
+use weir_offload::{Answer, Limits, Location, Refusal, Rule, Rules, Serial};
 use weir_plane_burst::{BURST, Frame, Ports};
 
 /// DPDK in this process: never.
@@ -23,6 +24,25 @@ impl Eal {
     /// [`Error::NotBuilt`].
     pub fn start_for(_: Memory, _: &[&str]) -> Result<Self, Error> {
         Err(Error::NotBuilt)
+    }
+}
+
+/// What a thread gets: never.
+#[derive(Debug)]
+pub struct Share(Infallible);
+
+impl Share {
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn enter(self) -> Result<Dpdk, Error> {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn leave(self) {
+        match self.0 {}
     }
 }
 
@@ -48,7 +68,40 @@ impl Dpdk {
     }
 
     /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn open_for(
+        eal: Eal,
+        _: &[&str],
+        _: Option<&str>,
+        _: u16,
+        _: Buffers,
+    ) -> Result<Vec<Share>, Error> {
+        match eal.0 {}
+    }
+
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn open_pairs_for(
+        eal: Eal,
+        _: &[Pair<'_>],
+        _: u16,
+        _: Buffers,
+    ) -> Result<Vec<Share>, Error> {
+        match eal.0 {}
+    }
+
+    /// As with DPDK.
     pub fn leave(self) {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    #[must_use]
+    pub fn keeping(self) -> Self {
         match self.0 {}
     }
 
@@ -84,6 +137,14 @@ impl Dpdk {
     ///
     /// # Errors
     /// There is no DPDK to come here with.
+    pub fn flows(&self, _: usize, _: u32) -> Result<Flows, Refusal> {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
     pub fn put(&mut self, _: usize, _: &[u8]) -> Result<(), Error> {
         match self.0 {}
     }
@@ -111,6 +172,32 @@ impl Ports for Dpdk {
     }
 
     fn finish(&mut self, _: &[Frame]) -> Result<(), Error> {
+        match self.0 {}
+    }
+}
+
+/// Rules of a device: never.
+#[derive(Debug)]
+pub struct Flows(Infallible);
+
+impl Rules for Flows {
+    fn limits(&self) -> Limits {
+        match self.0 {}
+    }
+
+    fn insert(&mut self, _: Location, _: &Rule, _: Serial) -> Result<(), Refusal> {
+        match self.0 {}
+    }
+
+    fn delete(&mut self, _: Location, _: Serial) -> Result<(), Refusal> {
+        match self.0 {}
+    }
+
+    fn answers(&mut self, _: &mut dyn FnMut(Answer)) {
+        match self.0 {}
+    }
+
+    fn hits(&mut self, _: Location) -> Option<u64> {
         match self.0 {}
     }
 }

@@ -8,16 +8,21 @@
 //! Each device has a tap that stands for it in the kernel. The program is attached to the taps, so what this
 //! plane does not decide goes there and comes back, as do the frames of the host. While the memory is being
 //! changed, the program decides everything.
+//!
+//! Each of its threads has a queue of every device and of every tap, buffers, and a view of the memory. It takes
+//! what it has received to the end. What they all write are marks and counts of backends, by atomic operations:
+//! marks once for a flow and period, counts once for a burst and backend.
 
-use crate::{Buffers, Counts, Dpdk, Eal, Error, Memory, Pair};
+use crate::{Buffers, Counts, Dpdk, Eal, Error, Memory, Pair, Share};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_dataplane::Interface;
 use weir_dataplane::user::{Standing, UserMemory};
-use weir_plane_burst::beside::Beside;
+use weir_plane_burst::beside::{Beside, Decides, Ruled, RulesOf, Wanted};
 use weir_plane_burst::{BURST, Fate, Frame, Ports, Utilisation};
 
 /// After a burst it looks for another one for at most so long before it naps.
@@ -35,7 +40,7 @@ const OPEN_EVERY: Duration = Duration::from_millis(5);
 const UNWANTED: Duration = Duration::from_secs(1);
 
 /// What the plane runs over.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
     /// Devices, each after the name of the tap that stands for it.
     pub ports: Vec<(String, String)>,
@@ -43,15 +48,19 @@ pub struct Setup {
     pub memory: Memory,
     /// It naps for at most so long when nothing comes; never, if that is 0.
     pub longest_nap: Duration,
+    /// Rules of a card, which one thread alone can have.
+    pub rules: Option<Wanted>,
+    /// How many threads there are, 1 to [`PLANE_THREADS`](weir_dataplane::user::PLANE_THREADS).
+    pub threads: u16,
 }
 
 impl Setup {
-    fn open(&self) -> Result<Dpdk, Error> {
+    fn open(&self) -> Result<Vec<Share>, Error> {
         let devices: Vec<&str> = self.ports.iter().map(|(_, device)| &**device).collect();
         let eal = Eal::start_for(self.memory, &devices)?;
         let pairs: Vec<Pair<'_>> =
             self.ports.iter().map(|(tap, device)| Pair { device, tap }).collect();
-        Dpdk::open_pairs(eal, &pairs, Buffers::default())
+        Dpdk::open_pairs_for(eal, &pairs, self.threads, Buffers::default())
     }
 }
 
@@ -71,41 +80,135 @@ pub enum RunError {
 /// # Errors
 /// What the plane would not begin for.
 pub fn probe(setup: &Setup) -> Result<(), RunError> {
-    setup.open()?.leave();
+    setup.open()?.into_iter().for_each(Share::leave);
     Ok(())
 }
 
 /// Runs the plane over a data plane that is pinned in a directory, until `stop` is set, a device has gone away,
-/// or it wants no plane any more. The process is to end then.
+/// or it wants no plane any more. The process is to end then. `refused` is told why there are no rules, if there are
+/// to be some; the plane goes on without.
 ///
 /// # Errors
 /// [`RunError`] if it cannot begin, or go on.
-pub fn run(directory: &Path, setup: &Setup, stop: &AtomicBool) -> Result<(), RunError> {
+pub fn run(
+    directory: &Path,
+    setup: &Setup,
+    stop: &AtomicBool,
+    refused: &dyn Fn(&str),
+) -> Result<(), RunError> {
     // Before there is a device: a data plane that wants no plane loses no frame to one.
     drop(UserMemory::open(directory)?);
-    let ports = setup.open()?;
+    let shares = setup.open()?;
     let taps = setup.ports.iter().map(|(tap, _)| Ok(Interface::find(tap)?.index));
     let taps: Result<Vec<u32>, weir_dataplane::Error> = taps.collect();
-    let mut plane = Plane {
-        directory: directory.to_owned(),
-        taps: taps?,
-        names: setup.ports.iter().map(|(tap, _)| tap.clone()).collect(),
-        longest_nap: setup.longest_nap,
-        ports,
-        beside: Beside::default(),
-        memory: None,
-        util: Utilisation::default(),
-        spin: LEAST_SPIN,
-        slept: 0,
-        told: Told::default(),
+    let taps = taps?;
+    let wanted = setup.rules.as_ref().and_then(|wanted| {
+        let usable = match wanted.card {
+            RulesOf::Emulated if shares.len() == 1 => return Some(wanted),
+            RulesOf::Emulated => "several threads share the queues, and rules need a single one",
+            RulesOf::Ntuple => "ntuple rules are the kernel's, which has no card that DPDK has",
+        };
+        warn!(why = usable, "the plane goes on without rules of a card");
+        refused(usable);
+        None
+    });
+    let together = Together { threads: shares.len(), ..Together::default() };
+    info!(
+        ports = taps.len(),
+        threads = shares.len(),
+        "packets are decided in user space, by ports of DPDK"
+    );
+    all_of(shares, &together.over, |thread, share: Share| {
+        share.enter().map_err(RunError::from).and_then(|ports| {
+            let decides = wanted.map_or_else(Decides::default, Decides::by_rules);
+            let mut plane = Plane {
+                thread,
+                together: &together,
+                directory: directory.to_owned(),
+                taps: taps.clone(),
+                names: setup.ports.iter().map(|(tap, _)| tap.clone()).collect(),
+                longest_nap: setup.longest_nap,
+                ports: match decides {
+                    Decides::Alone(_) => ports,
+                    Decides::WithRules(_) => ports.keeping(),
+                },
+                decides,
+                ruled: Ruled::default(),
+                started: Instant::now(),
+                memory: None,
+                util: Utilisation::default(),
+                spin: LEAST_SPIN,
+                slept: 0,
+                told: Told::default(),
+            };
+            let done = plane.go_on(stop);
+            let done = done.and(plane.let_go());
+            plane.ports.leave();
+            done
+        })
+    })
+}
+
+/// Runs one thread for each share, the first one here, until all have ended. What ends one ends all: a device is
+/// gone, no plane is wanted, or one has panicked.
+fn all_of<S: Send, E: Send>(
+    shares: Vec<S>,
+    over: &AtomicBool,
+    one: impl Fn(usize, S) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let one = |thread: usize, share: S| {
+        let _ends = EndsAll(over);
+        one(thread, share)
     };
-    info!(ports = plane.taps.len(), "packets are decided in user space, by ports of DPDK");
-    let done = plane.go_on(stop);
-    if let Some(memory) = plane.memory.take() {
-        memory.end();
+    thread::scope(|scope| {
+        let one = &one;
+        let mut shares = (0..).zip(shares);
+        let first = shares.next();
+        let others: Vec<_> =
+            shares.map(|(thread, share)| scope.spawn(move || one(thread, share))).collect();
+        let mut done = first.map_or(Ok(()), |(thread, share)| one(thread, share));
+        for other in others {
+            let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done = done.and(ended);
+        }
+        done
+    })
+}
+
+/// Dropped at the end of a thread, also of one that panics: otherwise the others would go on without it, with memory
+/// that it holds for ever, and nobody would start the process anew.
+struct EndsAll<'a>(&'a AtomicBool);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
-    plane.ports.leave();
-    done
+}
+
+/// What the threads of the plane have together.
+#[derive(Default)]
+struct Together {
+    threads: usize,
+    /// One has ended, so that all do.
+    over: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Threads that decide by a memory.
+    deciding: usize,
+    /// The number of the memory that was begun last.
+    begun: u32,
+    /// Of the last second, by thread: util and util+, in millionths.
+    shares: Vec<(u64, u64)>,
+}
+
+impl Together {
+    /// Rarely: when memory is taken and let go, and once a second.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
 }
 
 /// What was counted when it was told last.
@@ -116,14 +219,19 @@ struct Told {
     slept: u64,
 }
 
-struct Plane {
+struct Plane<'a> {
+    thread: usize,
+    together: &'a Together,
     directory: PathBuf,
     /// Numbers of the taps, which are the interfaces of weir's configuration, and their names.
     taps: Vec<u32>,
     names: Vec<String>,
     longest_nap: Duration,
     ports: Dpdk,
-    beside: Beside,
+    decides: Decides,
+    ruled: Ruled,
+    /// Times of rules count from here.
+    started: Instant,
     /// None while it is being changed.
     memory: Option<UserMemory>,
     util: Utilisation,
@@ -132,14 +240,14 @@ struct Plane {
     told: Told,
 }
 
-impl Plane {
+impl Plane<'_> {
     fn go_on(&mut self, stop: &AtomicBool) -> Result<(), RunError> {
         let begun = Instant::now();
         let (mut looked, mut told, mut last) = (begun, begun, begun);
         // When it began to have no memory, and when it last looked for some.
         let (mut without, mut tried) = (begun, None::<Instant>);
         let mut nap = FIRST_NAP;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && !self.together.over.load(Ordering::Relaxed) {
             let now = Instant::now();
             if self.memory.is_none() && tried.is_none_or(|tried| now - tried > OPEN_EVERY) {
                 tried = Some(now);
@@ -171,20 +279,22 @@ impl Plane {
                 nap = (nap * 2).min(self.longest_nap);
             }
             if self.memory.as_ref().is_some_and(UserMemory::is_leaving) {
-                self.let_go();
+                self.let_go()?;
                 (without, tried) = (now, None);
             }
             if now - looked > LOOK_EVERY {
                 looked = now;
-                self.beside.refresh();
+                self.decides.refresh();
                 let over = |memory: &UserMemory| memory.standing() == Standing::Over;
                 if self.memory.as_ref().is_some_and(over) {
-                    self.let_go();
+                    self.let_go()?;
                     (without, tried) = (now, None);
                 }
             }
             if now - told > TELL_EVERY {
-                self.still_there()?;
+                if self.thread == 0 {
+                    self.still_there()?;
+                }
                 self.tell(now - told);
                 told = now;
             }
@@ -195,36 +305,66 @@ impl Plane {
     /// Decides by the memory from now on; false while it is being changed.
     fn begin(&mut self) -> Result<bool, RunError> {
         let Some(memory) = UserMemory::open_settled(&self.directory)? else { return Ok(false) };
-        memory.begin(self.taps.len() as u64);
-        self.beside = Beside::default();
+        let memory = memory.of_thread(self.thread, self.together.threads);
+        let mut state = self.together.state();
+        // The first of the threads says that packets are decided by this memory.
+        if state.deciding == 0 || state.begun != memory.number() {
+            memory.begin((self.taps.len() * self.together.threads) as u64);
+            state.begun = memory.number();
+        }
+        state.deciding += 1;
+        drop(state);
+        match &mut self.decides {
+            Decides::Alone(beside) => *beside = Beside::default(),
+            Decides::WithRules(offloaded) => {
+                offloaded.begin_anew(&memory, self.started.elapsed().as_millis() as u64);
+            }
+        }
         self.memory = Some(memory);
         Ok(true)
     }
 
-    /// Decides by it no more: what is at hand has been finished.
-    fn let_go(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            memory.end();
+    /// Decides by it no more: what is at hand has been finished. When all threads have let go, that is said.
+    fn let_go(&mut self) -> Result<(), RunError> {
+        if let (Decides::WithRules(offloaded), Some(memory)) = (&mut self.decides, &self.memory) {
+            let taps = &self.taps;
+            let sends_by = |interface| taps.contains(&interface);
+            offloaded.drain(&mut self.ports, memory, &sends_by, self.started.elapsed())?;
         }
+        if let Some(memory) = self.memory.take() {
+            let mut state = self.together.state();
+            state.deciding -= 1;
+            if state.deciding == 0 {
+                memory.end();
+            }
+        }
+        Ok(())
     }
 
     /// A burst, if one is there; returns how many frames it was at, those of the kernel included.
     fn turn(&mut self) -> Result<u64, RunError> {
-        let mut frames = [Frame::default(); BURST];
         let before = self.ports.counts().from_kernel;
-        let count = self.ports.receive(&mut frames)?;
-        let frames = &mut frames[..count];
-        if count > 0 {
-            match &self.memory {
-                Some(memory) if !memory.is_leaving() => {
-                    let taps = &self.taps;
-                    let sends_by = |interface| taps.contains(&interface);
-                    self.beside.process(memory, &sends_by, self.ports.memory(), frames);
-                }
-                _ => frames.iter_mut().for_each(|frame| frame.fate = Fate::Pass),
+        let taps = &self.taps;
+        let sends_by = |interface| taps.contains(&interface);
+        let memory = self.memory.as_ref().filter(|memory| !memory.is_leaving());
+        let count = match (&mut self.decides, memory) {
+            (Decides::WithRules(offloaded), Some(memory)) => {
+                offloaded.turn(&mut self.ports, memory, &sends_by, self.started.elapsed())?
             }
-        }
-        self.ports.finish(frames)?;
+            (decides, memory) => {
+                let mut frames = [Frame::default(); BURST];
+                let count = self.ports.receive(&mut frames)?;
+                let frames = &mut frames[..count];
+                match (decides, memory) {
+                    (Decides::Alone(beside), Some(memory)) if count > 0 => {
+                        beside.process(memory, &sends_by, self.ports.memory(), frames);
+                    }
+                    _ => frames.iter_mut().for_each(|frame| frame.fate = Fate::Pass),
+                }
+                self.ports.finish(frames)?;
+                count
+            }
+        };
         Ok(count as u64 + self.ports.counts().from_kernel - before)
     }
 
@@ -251,7 +391,21 @@ impl Plane {
             warn!(counts = ?now.counts, "frames are lost");
         }
         let Some(memory) = &self.memory else { return };
+        // Held to the end: counts are read, and written.
+        let mut state = self.together.state();
+        state.shares.resize(self.together.threads, (0, 0));
+        // A turn takes a burst of a device, and what the kernel has sent by each tap.
+        let plus = util.util_plus_of_queues(BURST as u64 / 2);
+        state.shares[self.thread] = (millionths(util.util()), millionths(plus));
+        let threads = self.together.threads as u64;
+        let sum = |of: fn(&(u64, u64)) -> u64| state.shares.iter().map(of).sum::<u64>() / threads;
+        let rules = match &self.decides {
+            Decides::Alone(_) => Ruled::default(),
+            Decides::WithRules(offloaded) => Ruled::of(offloaded),
+        };
+        let ruled = std::mem::replace(&mut self.ruled, rules);
         memory.count(|counts| {
+            rules.add_to(counts, &ruled);
             counts.received += more(now.counts.received, before.counts.received);
             counts.sent += more(now.counts.sent, before.counts.sent);
             counts.returned += more(now.counts.to_kernel, before.counts.to_kernel);
@@ -265,11 +419,45 @@ impl Plane {
             counts.sleeps += more(now.slept, before.slept);
             counts.busy_nanoseconds += util.times().1.as_nanos() as u64;
             counts.nanoseconds += since.as_nanos() as u64;
-            counts.utilisation = millionths(util.util());
-            counts.utilisation_plus = millionths(util.util_plus(BURST as u64));
-            counts.sockets = self.taps.len() as u64;
+            counts.utilisation = sum(|share| share.0);
+            counts.utilisation_plus = sum(|share| share.1);
+            counts.sockets = self.taps.len() as u64 * threads;
         });
+        drop(state);
         self.told = now;
         self.util.start_over();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Threads that go on until it is over; the one with this number ends by itself.
+    fn ends(
+        which: usize,
+        how: impl Fn() -> Result<(), &'static str> + Sync,
+    ) -> Result<(), &'static str> {
+        let over = AtomicBool::new(false);
+        all_of(vec![(); 3], &over, |thread, ()| {
+            let begun = Instant::now();
+            while thread != which && !over.load(Ordering::Relaxed) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{thread} goes on for ever");
+                thread::yield_now();
+            }
+            if thread == which { how() } else { Ok(()) }
+        })
+    }
+
+    #[test]
+    fn what_ends_one_thread_ends_all() {
+        for which in 0..3 {
+            assert_eq!(ends(which, || Ok(())), Ok(()));
+            assert_eq!(ends(which, || Err("gone")), Err("gone"));
+            let panics = || ends(which, || panic!("as a test wants it"));
+            let said = catch_unwind(AssertUnwindSafe(panics)).expect_err("the process is to end");
+            assert_eq!(said.downcast_ref::<&str>(), Some(&"as a test wants it"));
+        }
     }
 }

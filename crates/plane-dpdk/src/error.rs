@@ -100,6 +100,19 @@ pub enum Error {
         /// As DPDK says it.
         why: String,
     },
+    /// It has fewer queues than threads want.
+    #[error(
+        "device {device:?} has {there} queues and {wanted} are wanted: run fewer threads; or ask its driver for \
+         more, as net_af_packet0,iface=eth0,qpairs={wanted}"
+    )]
+    Queues {
+        /// Device arguments.
+        device: String,
+        /// How many are wanted, one for each thread.
+        wanted: u16,
+        /// How many there are.
+        there: u16,
+    },
     /// There is no room for buffers.
     #[error(
         "no room for {count} buffers of {room} bytes: {why}; give DPDK more memory, or fewer buffers"

@@ -24,6 +24,19 @@ pub struct Pool {
     pub bytes: usize,
 }
 
+/// A flow, and the queue that its packets go to: addresses and ports as on the wire.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RuleOfFlow {
+    pub src: [u8; 16],
+    pub dst: [u8; 16],
+    pub src_port: u16,
+    pub dst_port: u16,
+    pub ipv6: u8,
+    pub protocol: u8,
+    pub queue: u16,
+}
+
 unsafe extern "C" {
     pub fn weir_dpdk_start(argc: c_int, argv: *mut *mut c_char) -> c_int;
     pub fn weir_dpdk_words(error: c_int) -> *const c_char;
@@ -36,10 +49,12 @@ unsafe extern "C" {
     pub fn weir_dpdk_open(
         device: *const c_char,
         name: *const c_char,
-        pool: *mut Pool,
+        pools: *const *const Pool,
+        queues: u16,
         ring: u16,
         port: *mut u16,
         interface: *mut u32,
+        most: *mut u16,
         step: *mut c_int,
     ) -> c_int;
     pub fn weir_dpdk_close(port: u16, name: *const c_char);
@@ -48,11 +63,28 @@ unsafe extern "C" {
     pub fn weir_dpdk_link(port: u16) -> c_int;
     pub fn weir_dpdk_receive(
         port: u16,
+        queue: u16,
         pool: *const Pool,
         frames: *mut Held,
         foreign: *mut u64,
     ) -> u16;
-    pub fn weir_dpdk_send(port: u16, pool: *const Pool, frames: *const Held, count: u16) -> u16;
+    pub fn weir_dpdk_send(
+        port: u16,
+        queue: u16,
+        pool: *const Pool,
+        frames: *const Held,
+        count: u16,
+    ) -> u16;
+    pub fn weir_dpdk_rule_make(
+        port: u16,
+        wanted: *const RuleOfFlow,
+        rule: *mut *mut c_void,
+        step: *mut c_int,
+        why: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub fn weir_dpdk_rule_end(port: u16, rule: *mut c_void, why: *mut c_char, room: usize)
+    -> c_int;
     pub fn weir_dpdk_free(frames: *const Held, count: u16);
     pub fn weir_dpdk_make(pool: *const Pool, bytes: *const u8, len: u16, frame: *mut Held)
     -> c_int;

@@ -11,16 +11,20 @@ mod fed;
 #[cfg(feature = "dpdk")]
 mod ffi;
 #[cfg(feature = "dpdk")]
+mod flows;
+#[cfg(feature = "dpdk")]
 mod ports;
 #[cfg(feature = "dpdk")]
 mod tap;
 
 #[cfg(not(feature = "dpdk"))]
-pub use absent::{Dpdk, Eal};
+pub use absent::{Dpdk, Eal, Flows, Share};
 pub use error::Error;
 pub use fed::Fed;
 #[cfg(feature = "dpdk")]
-pub use ports::{Dpdk, Eal};
+pub use flows::Flows;
+#[cfg(feature = "dpdk")]
+pub use ports::{Dpdk, Eal, Share};
 
 /// Where DPDK has its memory. A process has one answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

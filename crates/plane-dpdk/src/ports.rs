@@ -1,14 +1,16 @@
 //! Devices of DPDK as ports of a plane, with one memory.
 
 use crate::ffi::{self, Held, Pool};
+use crate::flows::Flows;
 use crate::tap::Tap;
 use crate::{Buffers, Counts, Error, Link, Memory, Pair};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::{null_mut, slice_from_raw_parts_mut};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
+use weir_offload::Refusal;
 use weir_plane_burst::{BURST, Fate, Frame, HEADROOM, Ports};
 
 /// Plugging devices in and out is not for several threads at once.
@@ -143,24 +145,44 @@ fn enter() -> Result<(), Error> {
     })
 }
 
-struct Port {
-    number: u16,
-    /// The kernel's number of the interface that it is, or 0.
-    interface: u32,
-    /// The interface that frames leave by it for: its own, or the tap that stands for it.
-    called: u32,
-    /// Whether it leads to the kernel.
-    tap: bool,
-    /// Where what is the kernel's goes; of a tap, what the kernel has sent.
-    peer: Option<usize>,
-    /// Device arguments.
-    device: String,
-    name: CString,
-    /// What leaves by it at the end of the burst.
-    out: Vec<Held>,
+/// Buffers, until nobody has them any more.
+#[derive(Debug)]
+struct Room(Pool);
+
+// SAFETY: DPDK's pools may be used by any thread, and by several. The region of the buffers is reached by the
+// `Dpdk` alone that these buffers were made for, and by devices while it calls them.
+unsafe impl Send for Room {}
+// SAFETY: as above.
+unsafe impl Sync for Room {}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: whoever has frames of the pool, or receives into it, has a share of this.
+        unsafe { ffi::weir_dpdk_pool_free(&mut self.0) }
+    }
 }
 
-impl Drop for Port {
+/// A device that was plugged in, until nobody has a queue of it any more.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub number: u16,
+    /// The kernel's number of the interface that it is, or 0.
+    interface: u32,
+    /// Device arguments.
+    pub arguments: String,
+    name: CString,
+    /// What its queues receive into: freed after it is closed.
+    rooms: Vec<Arc<Room>>,
+}
+
+impl Device {
+    /// Receive queues that it was opened with.
+    pub fn queues(&self) -> u16 {
+        self.rooms.len() as u16
+    }
+}
+
+impl Drop for Device {
     fn drop(&mut self) {
         let _plug = PLUG.lock();
         // SAFETY: the port was opened, and nobody else has it.
@@ -168,25 +190,93 @@ impl Drop for Port {
     }
 }
 
+/// A queue of a device.
+#[derive(Debug)]
+struct Port {
+    device: Arc<Device>,
+    /// The interface that frames leave by it for: its own, or the tap that stands for it.
+    called: u32,
+    /// Whether it leads to the kernel.
+    tap: bool,
+    /// Where what is the kernel's goes; of a tap, what the kernel has sent.
+    peer: Option<usize>,
+    /// What leaves by it at the end of the burst.
+    out: Vec<Held>,
+}
+
+/// What one of several threads gets: a queue of each device, and buffers of its own. It is sent to that thread,
+/// which [enters](Self::enter). Nothing is shared that packets write to, so that no thread waits for another one.
+#[derive(Debug)]
+pub struct Share {
+    ports: Vec<(Arc<Device>, Settled)>,
+    queue: u16,
+    ring: u32,
+    room: Arc<Room>,
+}
+
+/// What a port is besides.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    called: u32,
+    tap: bool,
+    peer: Option<usize>,
+}
+
+impl Share {
+    /// The ports of the calling thread, with which they stay.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if it cannot be one of DPDK's.
+    pub fn enter(self) -> Result<Dpdk, Error> {
+        enter()?;
+        let ports = self.ports.into_iter().map(|(device, Settled { called, tap, peer })| {
+            let out = Vec::with_capacity(BURST);
+            Port { device, called, tap, peer, out }
+        });
+        Ok(Dpdk {
+            ports: ports.collect(),
+            queue: self.queue,
+            ring: self.ring,
+            held: Vec::new(),
+            came_by: Vec::new(),
+            unheld: Vec::new(),
+            keeps: false,
+            turn: 0,
+            counts: Counts::default(),
+            room: self.room,
+        })
+    }
+
+    /// Leaves the ports as they are, for a process that ends, as [`Dpdk::leave`] does.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
 /// Devices of DPDK as ports of a plane. They stay with the thread that has opened them.
 pub struct Dpdk {
-    /// Closed before the memory goes.
     ports: Vec<Port>,
-    held: [Held; BURST],
-    /// The port that the held frames came by.
-    came_by: usize,
+    /// The number of the queue of each device that is this one's.
+    queue: u16,
+    /// Entries of a queue, at most.
+    ring: u32,
+    /// Those that are with the plane, by the frames' buffers, and the ports that they came by.
+    held: Vec<Held>,
+    came_by: Vec<usize>,
+    /// Numbers that none of them has.
+    unheld: Vec<u32>,
+    /// Whether frames may stay with the plane when others are finished.
+    keeps: bool,
     /// The port that is asked first.
     turn: usize,
     counts: Counts,
-    pool: Pool,
+    room: Arc<Room>,
 }
 
 impl Drop for Dpdk {
     fn drop(&mut self) {
+        // Before the devices, and with the last one the memory.
         free(&mut self.held);
-        self.ports.clear();
-        // SAFETY: no port uses it any more, and no frame is held.
-        unsafe { ffi::weir_dpdk_pool_free(&mut self.pool) }
     }
 }
 
@@ -206,18 +296,33 @@ impl Dpdk {
     /// # Errors
     /// What keeps a device from being one.
     pub fn open(
-        _: Eal,
+        eal: Eal,
         devices: &[&str],
         kernel: Option<&str>,
         buffers: Buffers,
     ) -> Result<Self, Error> {
+        only(Self::open_for(eal, devices, kernel, 1, buffers)?)
+    }
+
+    /// As [`open`](Self::open), for so many threads: each gets a queue of every device and so many buffers. Which
+    /// flows come by which queue is the device's to say.
+    ///
+    /// # Errors
+    /// As there; [`Error::Queues`].
+    pub fn open_for(
+        _: Eal,
+        devices: &[&str],
+        kernel: Option<&str>,
+        threads: u16,
+        buffers: Buffers,
+    ) -> Result<Vec<Share>, Error> {
         let mut wanted: Vec<_> = devices.iter().map(|device| Wanted::new(device)).collect();
         if let Some(kernel) = kernel {
             let at = wanted.len();
             wanted.iter_mut().for_each(|device| device.peer = Some(at));
             wanted.push(Wanted { tap: true, peer: Some(0), ..Wanted::new(kernel) });
         }
-        Self::plug_all(&wanted, buffers)
+        plug_all(&wanted, threads, buffers)
     }
 
     /// Plugs in devices, each with a tap that stands for it in the kernel: an interface that is there, with
@@ -227,7 +332,21 @@ impl Dpdk {
     /// # Errors
     /// What keeps a device, or a tap, from being one. What was plugged in before stays as it is, as after
     /// [`leave`](Self::leave).
-    pub fn open_pairs(_: Eal, pairs: &[Pair<'_>], buffers: Buffers) -> Result<Self, Error> {
+    pub fn open_pairs(eal: Eal, pairs: &[Pair<'_>], buffers: Buffers) -> Result<Self, Error> {
+        only(Self::open_pairs_for(eal, pairs, 1, buffers)?)
+    }
+
+    /// As [`open_pairs`](Self::open_pairs), for so many threads: each gets a queue of every device and of every
+    /// tap, and so many buffers.
+    ///
+    /// # Errors
+    /// As there; [`Error::Queues`].
+    pub fn open_pairs_for(
+        _: Eal,
+        pairs: &[Pair<'_>],
+        threads: u16,
+        buffers: Buffers,
+    ) -> Result<Vec<Share>, Error> {
         // Of the name in DPDK, of which a process has each once.
         static TAPS: AtomicU32 = AtomicU32::new(0);
         let mut taps = Vec::new();
@@ -249,8 +368,9 @@ impl Dpdk {
             let (called, peer) = (Some(0), Some(at));
             Wanted { called, tap: true, peer, ..Wanted::new(device) }
         });
-        let new = Self::plug_all(&devices.chain(taps).collect::<Vec<_>>(), buffers)?;
-        for (device, tap) in new.ports[..many].iter().zip(&new.ports[many..]) {
+        let new = plug_all(&devices.chain(taps).collect::<Vec<_>>(), threads, buffers)?;
+        let opened = new.first().map_or(&[][..], |share| &share.ports);
+        for ((device, _), (tap, _)) in opened.iter().zip(&opened[many.min(opened.len())..]) {
             // Switches and firmware know a card by its own address. Where the kernel has an interface there, it
             // is to ignore what is for the tap.
             if device.interface == 0 {
@@ -261,56 +381,20 @@ impl Dpdk {
         Ok(new)
     }
 
-    fn plug_all(wanted: &[Wanted<'_>], buffers: Buffers) -> Result<Self, Error> {
-        enter()?;
-        let plug = PLUG.lock().unwrap_or_else(|broken| broken.into_inner());
-        let mut pool = Pool { mempool: null_mut(), base: null_mut(), bytes: 0 };
-        let name = string(&format!("weir-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
-        let Buffers { count, room, ring } = buffers;
-        let refused = |why: String| Error::Buffers { count, room, why };
-        if usize::from(room) < HEADROOM + 64 {
-            return Err(refused(format!("at least {} bytes are needed", HEADROOM + 64)));
-        }
-        // Where a frame is, is a number of 32 bits.
-        if u64::from(count) * u64::from(room) > u64::from(u32::MAX) {
-            return Err(refused("more than 4 GB".into()));
-        }
-        // SAFETY: the pool is written to.
-        let error = unsafe { ffi::weir_dpdk_pool(&mut pool, name.as_ptr(), count, room) };
-        if error != 0 {
-            return Err(refused(said(error)));
-        }
-        // From here on, what is open is closed if the next is refused.
-        let mut new = Self {
-            ports: Vec::new(),
-            held: [Held::NONE; BURST],
-            came_by: 0,
-            turn: 0,
-            counts: Counts::default(),
-            pool,
-        };
-        let mut plugged = Ok(());
-        for one in wanted {
-            match plug_in(one.device, &mut new.pool, ring) {
-                Ok(mut port) => {
-                    (port.tap, port.peer) = (one.tap, one.peer);
-                    port.called = one.called.unwrap_or(port.interface);
-                    new.ports.push(port);
-                }
-                Err(error) => {
-                    plugged = Err(error);
-                    break;
-                }
-            }
-        }
-        drop(plug);
-        match plugged {
-            Err(error) if wanted.iter().any(|one| one.called == Some(0)) => {
-                // As `leave` says it: the caller's process is to end.
-                new.leave();
-                Err(error)
-            }
-            done => done.map(|()| new),
+    /// Lets frames stay with the plane when it finishes others: from now on each has to be finished.
+    #[must_use]
+    pub fn keeping(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+
+    /// Takes back what was received and not finished, unless that may stay.
+    fn take_back(&mut self) {
+        if !self.keeps {
+            free(&mut self.held);
+            self.held.clear();
+            self.came_by.clear();
+            self.unheld.clear();
         }
     }
 
@@ -321,7 +405,7 @@ impl Dpdk {
 
     /// How a port is.
     pub fn link(&self, port: usize) -> Link {
-        let Some(port) = self.ports.get(port) else { return Link::Gone };
+        let Some(Port { device: port, .. }) = self.ports.get(port) else { return Link::Gone };
         // SAFETY: no memory of ours is touched.
         let link = unsafe { ffi::weir_dpdk_link(port.number) };
         match link {
@@ -335,7 +419,7 @@ impl Dpdk {
 
     /// The kernel's number of a port's interface; 0 if it has none.
     pub fn interface(&self, port: usize) -> u32 {
-        self.ports.get(port).map_or(0, |port| port.interface)
+        self.ports.get(port).map_or(0, |port| port.device.interface)
     }
 
     /// An error if a device of these ports is not there any more.
@@ -345,10 +429,22 @@ impl Dpdk {
     pub fn still_there(&self) -> Result<(), Error> {
         for (at, port) in self.ports.iter().enumerate() {
             if self.link(at) == Link::Gone {
-                return Err(Error::Gone { device: port.device.clone() });
+                return Err(Error::Gone { device: port.device.arguments.clone() });
             }
         }
         Ok(())
+    }
+
+    /// The rules by which the device of a port leads packets of single flows to its queues (`rte_flow`), at so many
+    /// places. Its driver is asked for one first, and whoever is refused goes on without rules.
+    ///
+    /// # Errors
+    /// Why the driver takes none, in its words.
+    pub fn flows(&self, port: usize, places: u32) -> Result<Flows, Refusal> {
+        match self.ports.get(port) {
+            Some(port) => Flows::of(Arc::clone(&port.device), places, self.ring),
+            None => Err(Refusal::Device(format!("there is no port {port}"))),
+        }
     }
 
     /// Sends a frame of these bytes by a port, past the plane. A ring port hands it over as received.
@@ -361,12 +457,15 @@ impl Dpdk {
         let Some(port) = self.ports.get(port) else { return Err(refused("no such port".into())) };
         let mut frame = Held::NONE;
         // SAFETY: so many bytes are there, the frame is written to, the pool stands.
-        let error = unsafe { ffi::weir_dpdk_make(&self.pool, bytes.as_ptr(), length, &mut frame) };
+        let error =
+            unsafe { ffi::weir_dpdk_make(&self.room.0, bytes.as_ptr(), length, &mut frame) };
         if error != 0 {
             return Err(refused(said(error)));
         }
         // SAFETY: the frame is of this pool, and is given away.
-        match unsafe { ffi::weir_dpdk_send(port.number, &self.pool, &frame, 1) } {
+        match unsafe {
+            ffi::weir_dpdk_send(port.device.number, self.queue, &self.room.0, &frame, 1)
+        } {
             1 => Ok(()),
             _ => Err(refused("the port's queue is full".into())),
         }
@@ -374,7 +473,9 @@ impl Dpdk {
 
     /// The frames that have come in by a port, past the plane.
     pub fn take(&mut self, port: usize) -> Vec<Vec<u8>> {
-        let Some(number) = self.ports.get(port).map(|port| port.number) else { return Vec::new() };
+        let Some(number) = self.ports.get(port).map(|port| port.device.number) else {
+            return Vec::new();
+        };
         let mut frames = [Held::NONE; BURST];
         let count = self.receive_by(number, &mut frames);
         let memory = self.memory();
@@ -384,13 +485,17 @@ impl Dpdk {
         taken
     }
 
-    /// Frames that were lost on their way in: ports had no room for them, and there was no buffer.
+    /// Frames that were lost on their way in: ports had no room for them, and there was no buffer. Devices count
+    /// those of all queues together, and the thread of the first one has them.
     pub fn missed(&self) -> (u64, u64) {
         let mut all = (0, 0);
+        if self.queue > 0 {
+            return all;
+        }
         for port in &self.ports {
             let (mut full, mut no_buffer) = (0, 0);
             // SAFETY: numbers that are written to.
-            unsafe { ffi::weir_dpdk_missed(port.number, &mut full, &mut no_buffer) }
+            unsafe { ffi::weir_dpdk_missed(port.device.number, &mut full, &mut no_buffer) }
             all = (all.0 + full, all.1 + no_buffer);
         }
         all
@@ -405,33 +510,37 @@ impl Dpdk {
     /// Buffers that are with nobody.
     pub fn free_buffers(&self) -> u32 {
         // SAFETY: the pool stands.
-        unsafe { ffi::weir_dpdk_pool_left(&self.pool) }
+        unsafe { ffi::weir_dpdk_pool_left(&self.room.0) }
     }
 
     fn receive_by(&mut self, number: u16, frames: &mut [Held; BURST]) -> usize {
         let foreign = &mut self.counts.foreign;
         // SAFETY: there is room for a burst; the port is open, and only this thread has it.
-        unsafe { ffi::weir_dpdk_receive(number, &self.pool, frames.as_mut_ptr(), foreign).into() }
+        unsafe {
+            let pool = &self.room.0;
+            ffi::weir_dpdk_receive(number, self.queue, pool, frames.as_mut_ptr(), foreign).into()
+        }
     }
 
     /// What the kernel sends by a tap leaves by the port that it stands for.
     fn pass_on(&mut self, tap: usize) {
         let mut frames = [Held::NONE; BURST];
-        let count = self.receive_by(self.ports[tap].number, &mut frames);
+        let count = self.receive_by(self.ports[tap].device.number, &mut frames);
         if count > 0 {
-            let to = self.ports[self.ports[tap].peer.unwrap_or(0)].number;
+            let to = self.ports[self.ports[tap].peer.unwrap_or(0)].device.number;
             // SAFETY: the frames are of this pool, and are given away.
-            let sent =
-                unsafe { ffi::weir_dpdk_send(to, &self.pool, frames.as_ptr(), count as u16) };
+            let sent = unsafe {
+                ffi::weir_dpdk_send(to, self.queue, &self.room.0, frames.as_ptr(), count as u16)
+            };
             self.counts.from_kernel += u64::from(sent);
             self.counts.full += count as u64 - u64::from(sent);
         }
     }
 
     /// The port that a frame leaves by.
-    fn way_out(&self, device: u32) -> Option<usize> {
-        if device == 0 || self.ports[self.came_by].called == device {
-            return Some(self.came_by);
+    fn way_out(&self, came_by: usize, device: u32) -> Option<usize> {
+        if device == 0 || self.ports[came_by].called == device {
+            return Some(came_by);
         }
         self.ports.iter().position(|port| port.called == device)
     }
@@ -445,7 +554,13 @@ impl Dpdk {
             let count = port.out.len();
             // SAFETY: the frames are of this pool, at most a burst, and are given away.
             let sent = unsafe {
-                ffi::weir_dpdk_send(port.number, &self.pool, port.out.as_ptr(), count as u16)
+                ffi::weir_dpdk_send(
+                    port.device.number,
+                    self.queue,
+                    &self.room.0,
+                    port.out.as_ptr(),
+                    count as u16,
+                )
             };
             port.out.clear();
             let sent = u64::from(sent);
@@ -476,7 +591,71 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
+/// Of a single thread.
+fn only(shares: Vec<Share>) -> Result<Dpdk, Error> {
+    match shares.into_iter().next() {
+        Some(share) => share.enter(),
+        None => Err(Error::Thread("none was asked for".into())),
+    }
+}
+
+fn make_room(buffers: Buffers) -> Result<Room, Error> {
+    let name = string(&format!("weir-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+    let Buffers { count, room, .. } = buffers;
+    let refused = |why: String| Error::Buffers { count, room, why };
+    if usize::from(room) < HEADROOM + 64 {
+        return Err(refused(format!("at least {} bytes are needed", HEADROOM + 64)));
+    }
+    // Where a frame is, is a number of 32 bits.
+    if u64::from(count) * u64::from(room) > u64::from(u32::MAX) {
+        return Err(refused("more than 4 GB".into()));
+    }
+    let mut pool = Pool { mempool: null_mut(), base: null_mut(), bytes: 0 };
+    // SAFETY: the pool is written to.
+    match unsafe { ffi::weir_dpdk_pool(&mut pool, name.as_ptr(), count, room) } {
+        0 => Ok(Room(pool)),
+        error => Err(refused(said(error))),
+    }
+}
+
+fn plug_all(wanted: &[Wanted<'_>], threads: u16, buffers: Buffers) -> Result<Vec<Share>, Error> {
+    enter()?;
+    let rooms = (0..threads.max(1)).map(|_| make_room(buffers).map(Arc::new));
+    let rooms: Vec<Arc<Room>> = rooms.collect::<Result<_, _>>()?;
+    let mut ports = Vec::new();
+    let mut plugged = Ok(());
+    for one in wanted {
+        let plug = PLUG.lock().unwrap_or_else(|broken| broken.into_inner());
+        let device = plug_in(one.device, &rooms, buffers.ring);
+        // What is open is closed if the next is refused, for which it is taken.
+        drop(plug);
+        match device {
+            Ok(device) => {
+                let called = one.called.unwrap_or(device.interface);
+                let Wanted { tap, peer, .. } = *one;
+                ports.push((Arc::new(device), Settled { called, tap, peer }));
+            }
+            Err(error) => {
+                plugged = Err(error);
+                break;
+            }
+        }
+    }
+    if plugged.is_err() && wanted.iter().any(|one| one.called == Some(0)) {
+        // As `leave` says it: the caller's process is to end.
+        std::mem::forget(ports);
+        std::mem::forget(rooms);
+        return plugged.map(|()| Vec::new());
+    }
+    plugged?;
+    let ring = buffers.ring.into();
+    let share = |(queue, room)| Share { ports: ports.clone(), queue, ring, room };
+    let shares = (0..).zip(rooms).map(share);
+    Ok(shares.collect())
+}
+
+/// A device with a queue for each of these.
+fn plug_in(device: &str, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error> {
     let mut parts = device.split(',');
     let name = parts.next().unwrap_or_default();
     if name.is_empty() || device.contains(['\0', ' ']) {
@@ -495,34 +674,29 @@ fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
     {
         return Err(Error::Interface { device: device.into(), interface: interface.into() });
     }
-    let (mut number, mut interface, mut step) = (0, 0, 0);
+    let (mut number, mut interface, mut most, mut step) = (0, 0, 0, 0);
     let name = string(name);
     let card = is_card(device);
-    // SAFETY: strings that end in a zero, numbers that are written to, and a pool that stands until the port
-    // is closed.
+    let pools: Vec<*const Pool> = rooms.iter().map(|room| &raw const room.0).collect();
+    let queues = pools.len() as u16;
+    // SAFETY: strings that end in a zero, numbers that are written to, and pools that stand until the port is
+    // closed.
     let error = unsafe {
         ffi::weir_dpdk_open(
             if card { std::ptr::null() } else { arguments.as_ptr() },
             name.as_ptr(),
-            pool,
+            pools.as_ptr(),
+            queues,
             ring,
             &mut number,
             &mut interface,
+            &mut most,
             &mut step,
         )
     };
     if error == 0 {
-        let out = Vec::with_capacity(BURST);
-        return Ok(Port {
-            number,
-            interface,
-            called: interface,
-            tap: false,
-            peer: None,
-            device: device.into(),
-            name,
-            out,
-        });
+        let (arguments, rooms) = (device.into(), rooms.to_vec());
+        return Ok(Device { number, interface, arguments, name, rooms });
     }
     if card && step == 0 {
         return Err(Error::Card { device: device.into() });
@@ -534,6 +708,9 @@ fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
         // SAFETY: the device was plugged in above.
         unsafe { ffi::weir_dpdk_close(number, name.as_ptr()) }
     }
+    if most < queues {
+        return Err(Error::Queues { device: device.into(), wanted: queues, there: most });
+    }
     let step = if step == 0 { "the device" } else { "its queues" };
     Err(Error::Refused { device: device.into(), step, why: said(error) })
 }
@@ -542,9 +719,9 @@ impl Ports for Dpdk {
     type Error = Error;
 
     fn receive(&mut self, frames: &mut [Frame; BURST]) -> Result<usize, Error> {
-        free(&mut self.held);
+        self.take_back();
         let mut held = [Held::NONE; BURST];
-        let mut count = 0;
+        let (mut count, mut came_by) = (0, 0);
         for _ in 0..self.ports.len() {
             let port = self.turn;
             self.turn = if port + 1 == self.ports.len() { 0 } else { port + 1 };
@@ -552,30 +729,32 @@ impl Ports for Dpdk {
                 self.pass_on(port);
                 continue;
             }
-            count = self.receive_by(self.ports[port].number, &mut held);
+            count = self.receive_by(self.ports[port].device.number, &mut held);
             if count > 0 {
-                self.came_by = port;
+                came_by = port;
                 break;
             }
         }
-        for (buffer, (held, to)) in held[..count].iter().zip(frames).enumerate() {
-            *to = Frame {
-                at: held.at,
-                len: held.len,
-                buffer: buffer as u32,
-                fate: Fate::Drop,
-                device: 0,
-            };
+        for (held, to) in held[..count].iter_mut().zip(frames) {
+            let buffer = self.unheld.pop().unwrap_or_else(|| {
+                self.held.push(Held::NONE);
+                self.came_by.push(0);
+                self.held.len() as u32 - 1
+            });
+            let (at, len) = (held.at, held.len);
+            *to = Frame { at, len, buffer, fate: Fate::Drop, device: 0 };
+            self.held[buffer as usize] = std::mem::replace(held, Held::NONE);
+            self.came_by[buffer as usize] = came_by;
         }
-        self.held = held;
         self.counts.received += count as u64;
         Ok(count)
     }
 
     fn memory(&mut self) -> &mut [u8] {
         // SAFETY: the region has so many bytes, is initialised, and holds no descriptions; drivers write to it
-        // only while they are called, which borrows all of this.
-        unsafe { &mut *slice_from_raw_parts_mut(self.pool.base, self.pool.bytes) }
+        // only while they are called for this queue, which borrows all of this. Nobody else reaches it: others
+        // that have the room keep it from being freed.
+        unsafe { &mut *slice_from_raw_parts_mut(self.room.0.base, self.room.0.bytes) }
     }
 
     fn finish(&mut self, frames: &[Frame]) -> Result<(), Error> {
@@ -585,12 +764,12 @@ impl Ports for Dpdk {
             if frame.mbuf.is_null() {
                 continue;
             }
+            self.unheld.push(shape.buffer);
+            let came_by = self.came_by[shape.buffer as usize];
             (frame.at, frame.len) = (shape.at, shape.len);
             let (to, count) = match shape.fate {
-                Fate::Send => (self.way_out(shape.device), &mut self.counts.no_port),
-                Fate::Pass | Fate::Route => {
-                    (self.ports[self.came_by].peer, &mut self.counts.no_kernel)
-                }
+                Fate::Send => (self.way_out(came_by, shape.device), &mut self.counts.no_port),
+                Fate::Pass | Fate::Route => (self.ports[came_by].peer, &mut self.counts.no_kernel),
                 Fate::Drop => (None, &mut self.counts.dropped),
             };
             match to {
@@ -601,7 +780,7 @@ impl Ports for Dpdk {
                 }
             }
         }
-        free(&mut self.held);
+        self.take_back();
         self.flush();
         Ok(())
     }

@@ -2,10 +2,12 @@
 
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_offload::{Answered, Location, Queue, Refusal, Rule, Rules, Serial};
 use weir_plane_burst::ports::Stock;
 use weir_plane_burst::{BURST, Fate, Frame, Ports, macswap};
 use weir_plane_dpdk::{Buffers, Dpdk, Eal, Error, Fed, Link, Memory};
 use weir_testbed::link;
+use weir_wire::{FlowKey, Protocol};
 
 const MEMORY: Memory = Memory { huge: false, megabytes: 256 };
 const FEW: Buffers = Buffers { count: 1023, room: 2048 + 192, ring: 256 };
@@ -180,6 +182,146 @@ fn what_is_wrong_with_a_device_is_told() {
     assert!(found.to_string().contains("give DPDK more memory"), "{found}");
     let other = Memory { megabytes: 64, ..MEMORY };
     assert_eq!(Eal::start(other).err(), Some(Error::Started));
+}
+
+#[test]
+fn threads_have_a_queue_and_buffers_of_their_own() {
+    let eal = Eal::start(MEMORY).expect("DPDK starts");
+    let shares = Dpdk::open_for(eal, &["net_ring80"], None, 2, FEW).expect("rings have queues");
+    assert_eq!(shares.len(), 2);
+    // The name can be had again when both threads have ended, and not before.
+    let both = std::sync::Barrier::new(3);
+    thread::scope(|scope| {
+        for (number, share) in (0..).zip(shares) {
+            let both = &both;
+            scope.spawn(move || {
+                let mut ports = share.enter().expect("it is one of DPDK's");
+                let all = ports.free_buffers();
+                both.wait();
+                for round in 0..1000 {
+                    for at in 0..8 {
+                        ports.put(0, &frame(number * 8 + at)).expect("there is room");
+                    }
+                    let mut frames = receive(&mut ports);
+                    assert_eq!(frames.len(), 8, "thread {number}, round {round}");
+                    // What the other thread has put in has come to that one.
+                    for (at, shape) in (0..).zip(&mut frames) {
+                        let place = shape.at as usize..(shape.at + shape.len) as usize;
+                        assert_eq!(ports.memory()[place], frame(number * 8 + at));
+                        shape.fate = if at % 2 == 0 { Fate::Send } else { Fate::Drop };
+                    }
+                    ports.finish(&frames).expect("it can send");
+                    assert_eq!(ports.take(0).len(), 4);
+                }
+                assert_eq!(ports.free_buffers(), all, "thread {number}");
+                let counts = ports.counts();
+                assert_eq!((counts.received, counts.sent, counts.dropped), (8000, 4000, 4000));
+                both.wait();
+            });
+        }
+        both.wait();
+        let busy = matches!(open(&["net_ring80"], None), Err(Error::Busy { .. }));
+        both.wait();
+        assert!(busy, "threads have it");
+    });
+    open(&["net_ring80"], None).expect("it is free again");
+}
+
+#[test]
+fn a_device_with_fewer_queues_than_threads_says_so() {
+    let run = || {
+        weir_testbed::enter_own_namespace().expect("a namespace of its own");
+        let ends = ["dpdk2", "dpdk3"];
+        link::ip(&link::veth(&ends.map(link::End::new))).expect("a veth device");
+        link::ip(&ends.map(link::up).concat()).expect("it is up");
+        let eal = Eal::start(MEMORY).expect("DPDK starts");
+        let one = Dpdk::open_for(eal, &["net_af_packet81,iface=dpdk2"], None, 2, FEW);
+        let found = one.expect_err("it has one queue");
+        assert!(matches!(found, Error::Queues { wanted: 2, there: 1, .. }), "{found:?}");
+        assert!(found.to_string().contains("qpairs=2"), "{found}");
+        let two = ["net_af_packet81,iface=dpdk2,qpairs=2"];
+        assert_eq!(Dpdk::open_for(eal, &two, None, 2, FEW).expect("it has two").len(), 2);
+    };
+    thread::spawn(run).join().expect("it runs to its end");
+}
+
+#[test]
+fn a_device_without_rules_says_why() {
+    let ring = open(&["net_ring82"], None).expect("there are rings");
+    let refused = ring.flows(0, 8).expect_err("a ring has no rules");
+    let Refusal::Unsupported(why) = &refused else { panic!("{refused:?}") };
+    assert!(why.contains("the driver of net_ring82"), "{why}");
+    assert!(matches!(ring.flows(7, 8), Err(Refusal::Device(_))));
+}
+
+/// Over a tap, whose driver makes filters of the kernel's (flower) of its rules: datagrams of a flow come by the queue
+/// that its rule says. A kernel without these refuses, and the refusal says what; with `WEIR_RULES=must` none may.
+#[test]
+fn rules_lead_flows_to_queues_or_say_why_not() {
+    let run = || {
+        weir_testbed::enter_own_namespace().expect("a namespace of its own");
+        let eal = Eal::start(MEMORY).expect("DPDK starts");
+        let shares = Dpdk::open_for(eal, &["net_tap83,iface=weirtap83"], None, 2, FEW);
+        let shares = shares.expect("a tap has queues").into_iter();
+        let mut queues: Vec<Dpdk> =
+            shares.map(|share| share.enter().expect("it is one of DPDK's")).collect();
+        let mut rules = match queues[0].flows(0, 4) {
+            Ok(rules) => rules,
+            Err(refused) => {
+                let (Refusal::Unsupported(why) | Refusal::Device(why)) = &refused else {
+                    panic!("{refused:?}")
+                };
+                println!("no rules here: {refused}");
+                assert_ne!(std::env::var("WEIR_RULES").as_deref(), Ok("must"), "{refused}");
+                let (_, reason) = why.split_once("net_tap83,iface=weirtap83").expect("the device");
+                assert!(reason.len() > 10, "a reason: {why}");
+                return;
+            }
+        };
+        let commands = "link set weirtap83 up\naddr add 192.0.2.1/24 dev weirtap83\n\
+                        neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev weirtap83\n";
+        link::ip(commands).expect("it has an address");
+        let socket = std::net::UdpSocket::bind("192.0.2.1:0").expect("a socket");
+        let from = socket.local_addr().expect("it is bound");
+        let to = "192.0.2.2:9".parse().expect("an address");
+        let flow = FlowKey::new(from, to, Protocol::Udp);
+        let no = rules.insert(Location(0), &Rule { flow, queue: Queue(2) }, Serial(1));
+        assert!(matches!(no, Err(Refusal::NoQueue { queues: 2, .. })), "{no:?}");
+        let no = rules.insert(Location(4), &Rule { flow, queue: Queue(1) }, Serial(1));
+        assert_eq!(no, Err(Refusal::NoPlace(Location(4))));
+        // By either queue, one after the other.
+        for (serial, wanted) in (1..).zip([1, 0, 1]) {
+            let rule = Rule { flow, queue: Queue(wanted) };
+            rules.insert(Location(0), &rule, Serial(serial)).expect("it is taken");
+            let mut answers = Vec::new();
+            rules.answers(&mut |answer| answers.push((answer.serial, answer.what)));
+            assert_eq!(answers, [(Serial(serial), Answered::Done)]);
+            // Neither at its place nor at another one is there a second rule, and the first one stays.
+            for place in [0, 1] {
+                let no = rules.insert(Location(place), &rule, Serial(serial));
+                assert!(matches!(no, Err(Refusal::Unsupported(_))), "{place}: {no:?}");
+            }
+            rules.answers(&mut |answer| panic!("{answer:?}"));
+            let (began, mut found) = (Instant::now(), 0);
+            while found < 20 {
+                assert!(began.elapsed() < PATIENCE, "{found} datagrams by queue {wanted}");
+                socket.send_to(&[serial as u8; 8], to).expect("it is sent");
+                for (queue, ports) in (0..).zip(&mut queues) {
+                    // Its payload stands behind 42 bytes of headers; the kernel sends other frames, too.
+                    let all = ports.take(0);
+                    let ours =
+                        all.iter().filter(|frame| frame.get(42..50) == Some(&[serial as u8; 8]));
+                    let count = ours.count();
+                    assert!(count == 0 || queue == wanted, "by queue {queue} and not {wanted}");
+                    found += count;
+                }
+            }
+            rules.delete(Location(0), Serial(serial)).expect("it goes");
+            rules.answers(&mut |answer| assert_eq!(answer.what, Answered::Done));
+        }
+        println!("rules led datagrams to queues 1, 0 and 1");
+    };
+    thread::spawn(run).join().expect("it runs to its end");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::target::Action;
 use weir_hash::HashKey;
-use weir_steering::cheetah::servers;
+use weir_steering::cheetah::{KEYED, servers};
 use weir_steering::{
     BackendId, Codes, Flags, Image, MethodId, NO_BACKEND, RawHeader, SLOT_RESERVED,
 };
@@ -92,6 +92,9 @@ fn cookie_parts(image: &Image) -> Result<Parts, Error> {
             "write cookies into answers, which do not pass it",
             "set answers = \"backend\", and run weir agent on every backend",
         ));
+    }
+    if raw.segment_bits & KEYED != 0 {
+        return Err(unsupported("tell keys of cookies apart", "leave cookie_keys out"));
     }
     if raw.segment_bits != 0 {
         return Err(unsupported("share cookies with another tier", "leave tier_bits out"));

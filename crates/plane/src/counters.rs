@@ -16,6 +16,17 @@ pub struct LaneCounters {
     pub flows: u64,
 }
 
+/// What became of the frames that came by one interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InterfaceCounters {
+    /// Number of frames that were sent to backends, or as their answers to clients.
+    pub forwarded: u64,
+    /// Frames left to the kernel, or to a program behind this one.
+    pub passed: u64,
+    /// Frames dropped, or answered by the plane itself.
+    pub dropped: u64,
+}
+
 /// Answers of backends that were translated and sent on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Returned {

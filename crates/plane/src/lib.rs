@@ -26,7 +26,7 @@ mod user;
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use caps::{Bucket, Buckets, CAP_ROW, CappedFlows, FlowCaps, FlowRoom, Rate, SourceRate};
-pub use counters::{Counters, LaneCounters, Returned};
+pub use counters::{Counters, InterfaceCounters, LaneCounters, Returned};
 pub use held::{
     HELD_COUNTERS, HELD_CROWD, HELD_FLOWS, HELD_MOST, HELD_ROW, HELD_TICK_SHIFT, HeldCounts,
     SourceLimit, correction, counters, held_tick, held_until, is_believed, is_counted, is_old,
@@ -38,8 +38,8 @@ pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane,
-    PrepareResize, ReadConnections, SeenFlows, TooManyMacs, TrackedFlows, Translated, Translations,
-    Way,
+    PrepareResize, ReadConnections, SeenFlows, TablesMoved, TooManyMacs, TrackedFlows, Translated,
+    Translations, Way,
 };
 pub use soft::{Between, Bounds, Operation, Soft, SoftError};
 pub use sources::{

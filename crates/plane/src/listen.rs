@@ -30,6 +30,9 @@ pub struct Listen {
     /// Tells connections of one client from one of its ports to several addresses of a service apart: 0 for
     /// one address of each family, and another number for each of the others. See [`Listen::salt_of`].
     pub salt: u16,
+    /// Whether later fragments to the address are led by their source, as this is all that listens there on the
+    /// protocol, and leads clients by theirs. Of one address and one port only.
+    pub fragments: bool,
 }
 
 impl From<VipKey> for Listen {
@@ -41,6 +44,7 @@ impl From<VipKey> for Listen {
             port: key.port.unwrap_or(0),
             port_bits: if key.port.is_some() { PORT_BITS } else { 0 },
             salt: 0,
+            fragments: false,
         }
     }
 }
@@ -66,12 +70,13 @@ impl Listen {
     ) -> Self {
         let before = if address.is_ipv4() { MAPPED_BITS } else { 0 };
         let address = map_address(address);
-        Self { address, address_bits: before + bits, protocol, port, port_bits, salt: 0 }
+        let address_bits = before + bits;
+        Self { address, address_bits, protocol, port, port_bits, salt: 0, fragments: false }
     }
 
-    /// The same without a salt: what is listened on, whoever does.
+    /// The same without a salt and what fragments are led by: what is listened on, whoever does.
     pub fn place(self) -> Self {
-        Self { salt: 0, ..self }
+        Self { salt: 0, fragments: false, ..self }
     }
 
     /// As a key, if it is one address, and one port or any.

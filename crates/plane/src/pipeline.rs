@@ -84,6 +84,12 @@ pub trait Directory {
         let _ = service;
         None
     }
+    /// The port of the service that alone listens at an address on a protocol, if later fragments are led by their
+    /// source there ([`Listen::fragments`](crate::Listen::fragments)).
+    fn fragments_port(&self, address: &[u8; 16], protocol: Protocol) -> Option<u16> {
+        let _ = (address, protocol);
+        None
+    }
     /// Whether a service takes packets from a source.
     fn allows(&self, service: ServiceId, source: &[u8; 16]) -> bool {
         let _ = (service, source);
@@ -470,13 +476,14 @@ fn is_noted(frame: &[u8], memory: &mut impl Memory) -> bool {
     matches!(first, Some(First::To(_) | First::Kernel))
 }
 
-/// A later fragment needs no first one where its service takes any port, and leads clients by their address: it says
-/// all that is asked for. Not where QUIC ids are asked for first. The twin of `leads_by_source` in
+/// A later fragment needs no first one where its service takes any port, or is the only one there and says so, and
+/// leads clients by their address: it says all that is asked for. Not where QUIC ids are asked for first. The twin of `leads_by_source` in
 /// `bpf/weir.bpf.c`.
 fn by_source(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Option<Verdict> {
     let Fragment { key, l3_offset, ip_length, protocol, .. } = fragment(frame)?;
     let protocol = Protocol::from_number(protocol)?;
-    let flow = FlowKey { src: key.src, dst: key.dst, src_port: 0, dst_port: 0, protocol };
+    let dst_port = to.fragments_port(&key.dst, protocol).unwrap_or(0);
+    let flow = FlowKey { src: key.src, dst: key.dst, src_port: 0, dst_port, protocol };
     let service = service_of(&flow, to)?;
     let by_client = to.table(service).is_ok_and(|table| table.header().flags().has(Flags::CLIENT));
     if !by_client || to.id_routes(service).is_some() {

@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
-use crate::counters::{LaneCounters, Returned};
+use crate::counters::{InterfaceCounters, LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::held::HeldCounts;
 use crate::limits::Limits;
@@ -80,7 +80,7 @@ pub struct ArmedFlows {
     /// Flows that there is room for: so many, and each is among them if it was to be.
     pub room: usize,
     /// Whether one is, by its hash, exactly as packets find it.
-    pub has: Box<dyn Fn(u64) -> bool>,
+    pub has: Box<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
 /// A next hop and the interface that it is reached by.
@@ -163,6 +163,23 @@ impl SeenFlows {
     }
 }
 
+/// Tables that were written a second time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TablesMoved {
+    /// How often.
+    pub tables: u64,
+    /// How many bytes, in sum.
+    pub bytes: u64,
+}
+
+impl TablesMoved {
+    /// One more.
+    pub fn add(&mut self, bytes: usize) {
+        self.tables += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
 /// What a published table says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Described {
@@ -205,6 +222,13 @@ pub trait Plane: update::Plane {
 
     /// How large its memory is.
     fn limits(&self) -> Limits;
+
+    /// What keeps packets of services from the host's own network stack where no program takes them goes by the
+    /// services as they were before memory of another size took the place of the former, if that could not be
+    /// helped: tries again, and says why not. `None`: all is as it should be.
+    fn go_on_guarding(&mut self) -> Option<String> {
+        None
+    }
 
     /// Makes its memory as large as these limits want it. Packets are forwarded as before at every
     /// moment, and what they note and report meanwhile is not lost: the next
@@ -432,6 +456,12 @@ pub trait Plane: update::Plane {
 
     /// Bytes that tables take, and bytes that there are for them.
     fn pool_bytes(&self) -> (usize, usize);
+
+    /// Tables that were written a second time since the start, so that room is in a row: within the memory of all
+    /// tables, and into other memory.
+    fn tables_moved(&self) -> [TablesMoved; 2] {
+        [TablesMoved::default(); 2]
+    }
 
     /// Sets what is known of a backend; `None`: it is gone.
     ///
@@ -750,6 +780,15 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
+        Ok(None)
+    }
+
+    /// What became of frames, by the number of the interface that they came by; 0 stands for those that are not
+    /// told apart. `None` if nobody counts that.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn interfaces(&self) -> Result<Option<BTreeMap<u32, InterfaceCounters>>, Self::Error> {
         Ok(None)
     }
 

@@ -27,7 +27,8 @@ use std::sync::Arc;
 use weir_steering::{BackendId, ELEMENT_BYTES, Image, ImageError, ServiceId, SoftMemory, StateKey};
 use weir_wire::reset::Reset;
 use weir_wire::{
-    FlowKey, Fragment, FragmentKey, Reason, TcpFlags, echo, fragment, icmp, map_address, parse,
+    FlowKey, Fragment, FragmentKey, Protocol, Reason, TcpFlags, echo, fragment, icmp, map_address,
+    parse,
 };
 
 /// A data plane in plain memory.
@@ -66,6 +67,8 @@ pub struct Soft {
     pub counters: Counters,
     /// Flows whose reports found no room; there always is, unless somebody says otherwise.
     pub unrecorded: u64,
+    /// Why its guard goes by former services, as somebody says.
+    pub stale_guard: Option<String>,
     /// How much it has room for.
     pub bounds: Bounds,
     /// What it was sized for last.
@@ -154,6 +157,12 @@ impl Directory for View<'_> {
         found.map(|(at, service)| (*at, *service))
     }
 
+    fn fragments_port(&self, address: &[u8; 16], protocol: Protocol) -> Option<u16> {
+        let there =
+            |at: &&Listen| at.fragments && at.address == *address && at.protocol == protocol;
+        self.wide.keys().find(there).map(|at| at.port)
+    }
+
     fn is_own_mac(&self, mac: [u8; 6]) -> bool {
         self.own_macs.is_empty() || self.own_macs.contains(&mac)
     }
@@ -223,9 +232,9 @@ impl Soft {
         self.vips.len() + self.wide.len()
     }
 
-    /// Among which ones it stands: without a salt, by its key, if it has one.
+    /// Among which ones it stands: if there is nothing more to say of it, by its key, if it has one.
     fn plain(&self, at: &Listen) -> Option<VipKey> {
-        at.key().filter(|_| !at.is_salted())
+        at.key().filter(|_| !at.is_salted() && !at.fragments)
     }
 
     /// Takes one frame through the data plane.
@@ -250,6 +259,9 @@ impl Soft {
         let verdict = self.refused(frame, verdict);
         self.learn(frame, &verdict);
         self.counters.count(&verdict);
+        let most = self.bounds.reports;
+        self.unrecorded += self.memory.events.len().saturating_sub(most) as u64;
+        self.memory.events.truncate(most);
         verdict
     }
 

@@ -58,6 +58,22 @@ counters! {
     sockets,
     /// Times that a plane began.
     starts,
+    /// Rules in force at its card (docs/hnlb.md).
+    rules,
+    /// Rules that the card was asked for.
+    rules_asked,
+    /// Those that it refused, at once or later, or took no command for.
+    rules_refused,
+    /// Connections that were worth a rule and got none, as there was no place, no queue, or none to be trusted.
+    rules_unplaced,
+    /// Rules that went as the software said something else, or could have.
+    rules_doubted,
+    /// Frames that rules led: sent without a look-up.
+    led,
+    /// Frames of the queue of what no rule matches, which the software decided, or gave back.
+    steered,
+    /// The same of other queues: these were in doubt, or the frames not plain.
+    steered_apart,
 }
 
 /// What a plane in user space tells of itself.

@@ -3,7 +3,9 @@
 use crate::generated as raw;
 use crate::tls::server_name;
 use crate::{MOST_BALANCERS, MOST_ENDPOINTS, MOST_OF_A_MESSAGE, MOST_OF_A_NAME, PROTOCOL};
+use crate::{MOST_OF_A_WEIGHT, MOST_OF_WORDS};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// What is wrong with a message. The session ends by it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -242,6 +244,37 @@ pub fn load(said: &raw::Load) -> Result<Option<f64>, Fault> {
         Some(load) if !good(&load) => Err(Fault::Range { field: "load", value: load.to_bits() }),
         load => Ok(load),
     }
+}
+
+/// Whether an application is well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// It is.
+    pub good: bool,
+    /// In words that can be shown.
+    pub why: String,
+    /// The weight that it says is its own, as it says it; empty: none.
+    pub weight: String,
+    /// After so long it says so again.
+    pub every: Duration,
+}
+
+/// What an agent says of its application's health. Nothing in it can be wrong: words are cut.
+pub fn health(said: &raw::Health) -> Health {
+    Health {
+        good: said.good,
+        why: cut(&said.why, MOST_OF_WORDS),
+        weight: cut(&said.weight, MOST_OF_A_WEIGHT),
+        every: Duration::from_millis(said.every_ms.into()),
+    }
+}
+
+/// A text that can be shown, and is not too long.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    let mut shown: String = text.chars().filter(|c| !c.is_control()).collect();
+    let end = (0..=most.min(shown.len())).rev().find(|at| shown.is_char_boundary(*at));
+    shown.truncate(end.unwrap_or(0));
+    shown
 }
 
 /// The endpoints of a list.

@@ -7,6 +7,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls::pki_types::DnsName;
+use serde::Serialize;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -269,4 +270,55 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, PkiError> {
     }
     found.sort_by(|one, other| one.0.cmp(&other.0));
     Ok(found)
+}
+
+/// A certificate, for those who want to know whom it is for and when it ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Shown {
+    /// Its file.
+    pub file: PathBuf,
+    /// What the holder is called.
+    pub name: String,
+    /// `authority`, `balancer`, `agent`, or `none` of these.
+    pub role: &'static str,
+    /// Addresses in it.
+    pub addresses: Vec<IpAddr>,
+    /// Names of hosts in it.
+    pub hosts: Vec<String>,
+    /// When it ends, in seconds since 1970.
+    pub ends: i64,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// The certificates of a directory, and why files that should be some are none. `now`: seconds since 1970.
+///
+/// # Errors
+/// [`PkiError`] if the directory cannot be read.
+pub fn shown(directory: &Path, now: i64) -> Result<(Vec<Shown>, Vec<TlsError>), PkiError> {
+    let (mut shown, mut unread) = (Vec::new(), Vec::new());
+    for (file, found) in list(directory)? {
+        match found {
+            Ok(identity) => shown.push(Shown {
+                file,
+                role: role(&identity),
+                ended: identity.ends <= now,
+                ends: identity.ends,
+                name: identity.name,
+                addresses: identity.addresses,
+                hosts: identity.hosts,
+            }),
+            Err(error) => unread.push(error),
+        }
+    }
+    Ok((shown, unread))
+}
+
+fn role(identity: &Identity) -> &'static str {
+    match identity.usage {
+        usage if usage.authority => "authority",
+        usage if usage.server => "balancer",
+        usage if usage.client => "agent",
+        _ => "none",
+    }
 }

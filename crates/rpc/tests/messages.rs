@@ -18,6 +18,7 @@ fn take(said: &FromAgent) {
         Some(from_agent::What::Dumped(one)) => drop(message::dumped(one)),
         Some(from_agent::What::Collected(one)) => drop(message::collected(one)),
         Some(from_agent::What::Load(one)) => drop(message::load(one)),
+        Some(from_agent::What::Health(one)) => drop(message::health(one)),
         _ => {}
     }
 }
@@ -43,6 +44,8 @@ proptest! {
             match &said.what {
                 Some(from_balancer::What::Endpoints(list)) => drop(message::endpoints(list)),
                 Some(from_balancer::What::Balancers(list)) => drop(message::balancers(list)),
+                Some(from_balancer::What::Serving(list)) => drop(weir_rpc::serving::serving(list)),
+                Some(from_balancer::What::QuicLb(list)) => drop(weir_rpc::quic::quic_lb(list)),
                 _ => {}
             }
         }

@@ -213,6 +213,7 @@ mod tests {
     };
     use crate::scenario::{Size, builtin};
     use crate::world::World;
+    use weir_steering::{MethodId, Settings};
 
     /// The worlds of a built-in scenario in smoke size.
     fn worlds(scenario: &str) -> Vec<World> {
@@ -262,6 +263,18 @@ mod tests {
         let make = |world: &World| Residue::new(65_537, &world.server_weights()).unwrap();
         shows("residue", make, &[Fault::NoExceptionLook, Fault::WrongRow]);
         shows("drain", make, &[Fault::NoExceptionLook, Fault::WrongRow]);
+    }
+
+    /// As it is published, with the decisions that the kernel's program has.
+    #[test]
+    fn published_jet() {
+        let make = |world: &World| published(MethodId::Jet, world);
+        shows("ecmp", make, &[Fault::Forgets, Fault::WrongRow]);
+    }
+
+    fn published(method: MethodId, world: &World) -> Published {
+        let settings = Settings::of(method);
+        Published::new(settings, world, 1 << 20, Eviction::Kernel, Release::Never).unwrap()
     }
 
     /// At five departures a minute, where a horizon of 47 foresees every return in time.

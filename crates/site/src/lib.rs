@@ -7,6 +7,7 @@
 
 mod nav;
 mod page;
+mod reference;
 
 use std::fs;
 use std::io;
@@ -34,13 +35,14 @@ pub enum Error {
     Wrong(Vec<String>),
 }
 
-/// Writes the site of a repository into a directory, which is made; files of other names in it stay. Returns the
-/// number of pages.
+/// Writes the site of a repository into a directory, which is made; files of other names in it stay. `said`: a folder
+/// with what the program says of itself (`weir man`, `weir schema`), of which the reference is made; without one there
+/// is no such part. Returns the number of pages.
 ///
 /// # Errors
 /// [`Error`]; some files may have been written.
-pub fn write(root: &Path, out: &Path) -> Result<usize, Error> {
-    let pages = read(root)?;
+pub fn write(root: &Path, said: Option<&Path>, out: &Path) -> Result<usize, Error> {
+    let pages = read(root, said)?;
     let faults = faults(&pages);
     if !faults.is_empty() {
         return Err(Error::Wrong(faults));
@@ -62,16 +64,21 @@ pub fn write(root: &Path, out: &Path) -> Result<usize, Error> {
     Ok(pages.len())
 }
 
-/// All pages of the navigation.
-fn read(root: &Path) -> Result<Vec<Page>, Error> {
-    let paths = SECTIONS.iter().flat_map(|(_, pages)| pages.iter());
-    paths
-        .map(|path| {
+/// All pages of the navigation, each with its section.
+fn read(root: &Path, said: Option<&Path>) -> Result<Vec<Page>, Error> {
+    let mut all = Vec::new();
+    for (section, paths) in SECTIONS {
+        for path in *paths {
             let at = root.join(path);
             let text = fs::read_to_string(&at).map_err(|source| Error::Io { path: at, source })?;
-            Ok(Page::new(path, &text))
-        })
-        .collect()
+            all.push(Page::new(section, path, &text));
+        }
+        if let (&nav::REFERENCE, Some(said)) = (section, said) {
+            let made = reference::pages(said)?;
+            all.extend(made.iter().map(|(path, text)| Page::new(section, path, text)));
+        }
+    }
+    Ok(all)
 }
 
 /// Links to pages and headings that are not there.
@@ -112,10 +119,9 @@ fn index(pages: &[Page]) -> String {
 /// A page with all that stands around it.
 fn whole(page: &Page, pages: &[Page]) -> String {
     let mut nav = String::new();
-    let mut all = pages.iter();
-    for (section, paths) in SECTIONS {
+    for (section, _) in SECTIONS {
         nav += &format!("<h2>{}</h2>\n<ul>\n", escape(section));
-        for other in all.by_ref().take(paths.len()) {
+        for other in pages.iter().filter(|other| other.section == *section) {
             let here = if other.path == page.path { " aria-current=\"page\"" } else { "" };
             let (file, title) = (&other.file, escape(&other.title));
             nav += &format!("<li><a href=\"{file}\"{here}>{title}</a></li>\n");

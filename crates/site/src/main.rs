@@ -6,12 +6,14 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(root), Some(out), None) = (arguments.next(), arguments.next(), arguments.next())
-    else {
-        eprintln!("weir-site REPOSITORY DIRECTORY");
+    let mut next = || arguments.next();
+    let (Some(root), Some(said), Some(out), None) = (next(), next(), next(), next()) else {
+        eprintln!(
+            "weir-site REPOSITORY SAID DIRECTORY: SAID has what weir man and weir schema print"
+        );
         return ExitCode::from(2);
     };
-    match weir_site::write(&root, &out) {
+    match weir_site::write(&root, Some(&said), &out) {
         Ok(pages) => {
             println!("{}: {pages} pages", out.join("index.html").display());
             ExitCode::SUCCESS

@@ -1,10 +1,20 @@
 //! What stands where.
 
+/// The section that also has what is made of the program's own words.
+pub const REFERENCE: &str = "Reference";
+
 /// Sections with their pages, from the root of the repository. A test holds that every page of `docs` is here.
 pub const SECTIONS: &[(&str, &[&str])] = &[
     (
         "Begin",
-        &["README.md", "docs/start.md", "docs/packages.md", "docs/import.md", "docs/comparison.md"],
+        &[
+            "docs/concepts.md",
+            "README.md",
+            "docs/start.md",
+            "docs/packages.md",
+            "docs/import.md",
+            "docs/comparison.md",
+        ],
     ),
     (
         "How to",
@@ -29,7 +39,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/trace.md",
         ],
     ),
-    ("Reference", &["docs/configuration.md", "CHANGELOG.md"]),
+    (REFERENCE, &["docs/configuration.md", "CHANGELOG.md"]),
     (
         "Methods",
         &[

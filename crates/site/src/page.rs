@@ -5,6 +5,8 @@ use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
 /// A page, as it was read.
 #[derive(Debug)]
 pub(crate) struct Page {
+    /// That of the navigation that it stands in.
+    pub section: &'static str,
     /// From the root of the repository.
     pub path: String,
     /// Its name in the site.
@@ -18,12 +20,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    pub fn new(path: &str, text: &str) -> Self {
+    pub fn new(section: &'static str, path: &str, text: &str) -> Self {
         let file = match path {
             "README.md" => "index.html".to_owned(),
             path => path.trim_start_matches("docs/").replace('/', "-").replace(".md", ".html"),
         };
         let mut page = Self {
+            section,
             path: path.to_owned(),
             file: file.to_lowercase(),
             title: String::new(),

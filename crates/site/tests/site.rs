@@ -29,7 +29,8 @@ fn every_page_of_docs_is_in_the_navigation() {
 #[test]
 fn the_site_is_whole() {
     let out = tempfile::tempdir().unwrap();
-    let pages = weir_site::write(root(), out.path()).unwrap_or_else(|error| panic!("{error}"));
+    let pages =
+        weir_site::write(root(), None, out.path()).unwrap_or_else(|error| panic!("{error}"));
     assert!(pages > 30, "{pages}");
     let mut ids = std::collections::BTreeMap::new();
     let mut texts = Vec::new();
@@ -68,7 +69,7 @@ fn the_site_is_whole() {
     }
     assert!(links > 1000, "{links}");
     // Again, over what is there.
-    assert_eq!(weir_site::write(root(), out.path()).unwrap(), pages);
+    assert_eq!(weir_site::write(root(), None, out.path()).unwrap(), pages);
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn a_link_to_nothing_is_an_error() {
         fs::write(path, "# Title\n\n## A `b` & c\n").unwrap();
     }
     let out = other.path().join("site");
-    weir_site::write(other.path(), &out).unwrap();
+    weir_site::write(other.path(), None, &out).unwrap();
     let start = fs::read_to_string(out.join("start.html")).unwrap();
     assert!(start.contains("<h2 id=\"a-b--c\">A <code>b</code> &amp; c</h2>"), "{start}");
     fs::write(
@@ -88,12 +89,12 @@ fn a_link_to_nothing_is_an_error() {
         "# S\n[a](import.md#none) [b](other.md) [c](../crates/x.rs) <b>no</b>\n",
     )
     .unwrap();
-    let error = weir_site::write(other.path(), &out).unwrap_err().to_string();
+    let error = weir_site::write(other.path(), None, &out).unwrap_err().to_string();
     assert_eq!(
         error,
         "docs/start.md: no heading import.md#none\ndocs/start.md: other.md is not in the navigation"
     );
     fs::remove_file(other.path().join("docs/fuse.md")).unwrap();
-    let error = weir_site::write(other.path(), &out).unwrap_err().to_string();
+    let error = weir_site::write(other.path(), None, &out).unwrap_err().to_string();
     assert!(error.contains("fuse.md"), "{error}");
 }

@@ -44,10 +44,12 @@ pub use activity::{
     LANE_ACTIVE, LANE_ONES, LANE_TAGS, MOST_WATCHED_WORDS, Marks, Side, TAG_BITS, arm, is_armed,
     is_marked, watch_bits, watched_words_for, words_for,
 };
-pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
+pub use connections::{
+    AnyTable, ConnectionTable, Connections, Lru, SLOTS, TrackedFlows, Unbounded,
+};
 pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide, decide_by};
 pub use forwarder::{Forwarder, Parts, Steer};
-pub use ids::{BackendId, ServiceId};
+pub use ids::{BackendId, ByBackend, Dcode, ServiceId};
 pub use memory::{
     Echoes, Event, EventKind, First, Former, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS,
     SoftMemory, TrackedFlow, seen_tag,

@@ -2,8 +2,9 @@
 //! that mirrors the kernel's maps.
 
 use crate::activity::{self, Marks, Side};
+use crate::connections::TrackedFlows;
 use crate::decide::Question;
-use crate::ids::{BackendId, ServiceId};
+use crate::ids::{BackendId, ByBackend, ServiceId};
 use crate::methods::cheetah::{Answered, ConnTable};
 use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
@@ -432,10 +433,10 @@ pub struct SoftMemory {
     pub seen: Vec<[u64; SEEN_WAYS]>,
     /// Generation of new tags in that filter, 1 to 3.
     pub seen_generation: u64,
-    /// The connection table, unbounded here.
-    pub connections: HashMap<ServiceState, TrackedFlow>,
+    /// The connection table, unbounded unless another one is put here.
+    pub connections: TrackedFlows,
     /// Incarnations of the backends that are present.
-    pub incarnations: HashMap<BackendId, u32>,
+    pub incarnations: ByBackend<u32>,
     /// Backends that are down by their health checks.
     pub down: HashSet<BackendId>,
     /// Packets of known flows that did not echo the cookie that their backend was told.
@@ -677,7 +678,7 @@ impl Memory for SoftMemory {
     }
 
     fn connection(&mut self, question: &Question) -> Option<TrackedFlow> {
-        self.connections.get(&question.state()).copied()
+        self.connections.look_up(&question.state())
     }
 
     fn track(&mut self, question: &Question, entry: TrackedFlow) {

@@ -14,6 +14,7 @@
 use crate::BuildError;
 use crate::decide::Decide;
 use crate::ids::BackendId;
+use crate::methods::cheetah::CookieKeys;
 use crate::methods::concury::Parcel;
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
@@ -96,6 +97,7 @@ impl Setting {
 pub struct Settings {
     method: MethodId,
     values: Vec<u32>,
+    cookie_keys: Option<CookieKeys>,
 }
 
 /// A setting that cannot be.
@@ -170,7 +172,18 @@ impl Settings {
     /// The defaults of a method.
     pub fn of(method: MethodId) -> Self {
         let values = method.info().settings.iter().map(|setting| setting.default).collect();
-        Self { method, values }
+        Self { method, values, cookie_keys: None }
+    }
+
+    /// The same with keys of cookies that may change under connections; only stateless Cheetah looks at them.
+    #[must_use]
+    pub fn with_cookie_keys(self, cookie_keys: Option<CookieKeys>) -> Self {
+        Self { cookie_keys, ..self }
+    }
+
+    /// The keys of cookies, where a cookie says which of them it was made by.
+    pub fn cookie_keys(&self) -> Option<CookieKeys> {
+        self.cookie_keys
     }
 
     /// The method whose settings these are.
@@ -354,7 +367,7 @@ pub struct Armed<'a> {
     /// Another number whenever some may have gone from among them.
     pub period: u64,
     /// Whether one is among them, by its hash under the key of the table that is built.
-    pub has: &'a dyn Fn(u64) -> bool,
+    pub has: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Armed<'_> {
@@ -471,6 +484,16 @@ pub trait Build<K = StateKey>: Send {
     ) -> Result<Built<K>, BuildError> {
         let _ = (generation, members);
         Err(BuildError::Parcel { found: parcel.bits(), wanted: 0 })
+    }
+
+    /// The backend of each row that the next table of this pool has, of a method whose rows go by the pool alone. No
+    /// state is looked at, and nothing is drafted; none with other methods.
+    ///
+    /// # Errors
+    /// [`BuildError`] if the pool does not fit.
+    fn rows_of(&mut self, members: &[Member]) -> Result<Option<Vec<u16>>, BuildError> {
+        let _ = members;
+        Ok(None)
     }
 
     /// The table drafted last is published: from now on packets follow it.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use weir_plane::{Bounds, Operation, Outcome, Soft, SoftError, VipKey};
-use weir_steering::update::{self, Built, Failure, Judgement, Services};
+use weir_steering::update::{self, Built, Failure, Judgement, Plane as _, Services};
 use weir_steering::{
     Action, BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags,
     Member, Role, ServiceId, ServiceState, SoftMemory,
@@ -18,12 +18,15 @@ struct Tables {
     broken: Vec<ServiceId>,
     /// Services of which a backend was found down in this pass.
     kept_off: Vec<ServiceId>,
+    /// Reports and pending flows that were taken up.
+    taken: usize,
 }
 
 impl Services for Tables {
     type Error = BuildError;
 
     fn report(&mut self, event: &Event) -> Result<(), BuildError> {
+        self.taken += 1;
         let (concury, _) = self.services.get_mut(&event.state.service).expect("known");
         match event.kind {
             EventKind::Start => concury.start(event.state.key, event.backend, 1).map(drop),
@@ -35,6 +38,7 @@ impl Services for Tables {
     }
 
     fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
+        self.taken += 1;
         let (concury, _) = self.services.get_mut(&state.service).expect("known");
         concury.start(state.key, backend, 1).map(drop)
     }
@@ -108,8 +112,12 @@ fn flow(service: u32, client: u32) -> FlowKey {
 impl World {
     fn new(services: u32) -> Self {
         let mut plane = Soft::new(SoftMemory::new(100_000, 64, 64));
-        let mut tables =
-            Tables { services: BTreeMap::new(), broken: Vec::new(), kept_off: Vec::new() };
+        let mut tables = Tables {
+            services: BTreeMap::new(),
+            broken: Vec::new(),
+            kept_off: Vec::new(),
+            taken: 0,
+        };
         for service in 0..services {
             let members = (0..4).map(|n| Member {
                 backend: BackendId::of((service * 4 + n) as u16),
@@ -285,7 +293,7 @@ fn a_service_that_cannot_be_built_does_not_touch_the_others() {
 /// get stay where they are placed instead, also when the pass is over and the next one has not begun.
 #[test]
 fn whoever_is_kept_from_a_backend_stays_where_it_went() {
-    const STEPS: usize = 24;
+    const STEPS: usize = 32;
     let (mut went, mut pending) = (0, 0);
     for (mark, begin) in (0..STEPS).flat_map(|mark| (0..STEPS).map(move |begin| (mark, begin))) {
         let mut world = World::new(2);
@@ -379,4 +387,82 @@ fn pins_without_room_are_taken_back() {
     assert!(world.pass([0])[0].published);
     assert!(world.plane.memory.pinned.keys().any(|state| state.service == ServiceId(0)));
     world.check();
+}
+
+/// However many reports there are, no step takes long; whatever comes meanwhile, however fast, they come to an end; and
+/// what was there at the beginning is known, and so is what was not.
+#[test]
+fn what_a_flood_reports_is_collected_in_parts() {
+    /// More than one step may take up.
+    const MOST: usize = 10_000;
+    let mut world = World::new(2);
+    world.plane.memory.pending_limit = usize::MAX;
+    world.start(0, 0..40_000);
+    world.drain(0, 1);
+    world.driver.begin([ServiceId(0)]);
+    let (mut parts, mut next, mut pending) = (0, 0, 40_000);
+    loop {
+        let before = world.tables.taken;
+        let Some(action) = world.driver.step(&mut world.plane, &mut world.tables) else { break };
+        let taken = world.tables.taken - before;
+        assert!(taken <= MOST, "{taken} by one step");
+        if action == Action::Collect {
+            parts += 1;
+            assert!(parts < 400, "it goes on for as long as there are reports");
+            // Faster than they are taken.
+            world.start(1, next..next + 12_000);
+            next += 12_000;
+            // Those of this service come to an end, as otherwise some are pending still.
+            if parts < 10 {
+                world.start(0, pending..pending + 500);
+                pending += 500;
+            }
+        }
+    }
+    println!("{parts} parts, {next} flows of another service, {} of this one", pending - 40_000);
+    assert!(parts > 5);
+    assert!(world.driver.outcomes().iter().all(|one| one.published && !one.is_unfinished()));
+    assert!(!world.records(0));
+    world.check();
+    world.drain(1, 0);
+    assert!(world.pass(0..2).iter().all(|one| one.published));
+    world.check();
+}
+
+/// Reports are taken up between any two steps, and while a table is built that does not know of them, also if that is
+/// thrown away: the next one does.
+#[test]
+fn what_is_reported_beside_a_draft_is_in_the_next_table() {
+    for fails in [false, true] {
+        let mut world = World::new(1);
+        world.start(0, 0..200);
+        let mut next = 200;
+        for round in 0..6 {
+            world.drain(0, round % 3);
+            let (_, members) = world.tables.services.get_mut(&ServiceId(0)).expect("known");
+            members[(round + 1) % 3].role = Role::Serving;
+            world.driver.begin([ServiceId(0)]);
+            loop {
+                if let Some(service) = world.driver.builds() {
+                    let built = world.tables.build(service);
+                    // It begins, and is taken up, beside the draft.
+                    world.start(0, next..next + 30);
+                    next += 30;
+                    let World { plane, tables, .. } = &mut world;
+                    plane.drain(&mut |event| tables.report(event).expect("there is room")).unwrap();
+                    world.driver.built(service, built);
+                    if fails && round % 2 == 0 {
+                        world.plane.refuse_after(Operation::Show, 0, 1);
+                    }
+                }
+                world.check();
+                if world.driver.step(&mut world.plane, &mut world.tables).is_none() {
+                    break;
+                }
+            }
+            world.driver.outcomes();
+            world.check();
+        }
+        assert!(next > 300);
+    }
 }

@@ -21,6 +21,7 @@ struct Size {
     reuses: u8,
     failures: u8,
     marks: u8,
+    drains: u8,
 }
 
 impl Size {
@@ -33,11 +34,16 @@ impl Size {
     const fn marking(self, marks: u8) -> Self {
         Self { marks, ..self }
     }
+
+    /// With so many reports that are taken up between the steps of updates.
+    const fn draining(self, drains: u8) -> Self {
+        Self { drains, ..self }
+    }
 }
 
 const fn size(flows: usize, updates: u8, crashes: u8, reuses: u8) -> Size {
     assert!(flows <= MAX_FLOWS);
-    Size { flows, updates, crashes, reuses, failures: 0, marks: 0 }
+    Size { flows, updates, crashes, reuses, failures: 0, marks: 0, drains: 0 }
 }
 
 fn run(size: Size, fault: Fault) -> Found {
@@ -48,6 +54,7 @@ fn run(size: Size, fault: Fault) -> Found {
         reuses: size.reuses,
         failures: size.failures,
         marks: size.marks,
+        drains: size.drains,
         fault,
     };
     let found = search::explore(&mut rules, usize::MAX);
@@ -188,6 +195,17 @@ fn a_backend_may_be_found_down_at_any_time() {
     for fault in [Fault::ClearThoughDown, Fault::MarkBeforeClear, Fault::MarkWithoutGrace] {
         breaks_at(fault, &[size(1, 1, 0, 0).marking(1), size(1, 2, 0, 0).marking(1)]);
     }
+}
+
+/// Reports are taken up at any time, also while a table is built that does not hold what they tell of.
+#[test]
+fn reports_may_be_taken_at_any_time() {
+    safe(size(1, 2, 0, 1).draining(2), Fault::None);
+    safe(size(1, 2, 1, 1).draining(1), Fault::None);
+    safe(size(1, 2, 0, 0).draining(2).failing(1), Fault::None);
+    safe(size(1, 2, 0, 0).draining(1).marking(1), Fault::None);
+    safe(size(2, 1, 0, 0).draining(2), Fault::None);
+    breaks_at(Fault::ReportCountsAsBuilt, &[size(1, 2, 0, 0).draining(1)]);
 }
 
 /// Whoever forgets idle flows leaves their pending entries alone: a packet may be about to rely on

@@ -7,12 +7,12 @@ mod seed;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use weir_hash::Key;
+use weir_hash::{HashKey, Key};
 use weir_steering::{
     BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Field, Flags, Image,
     ImageError, Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
     ServiceConfig, ServiceId, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow,
-    methods,
+    cheetah, methods,
 };
 
 const BACKENDS: u16 = 12;
@@ -119,6 +119,32 @@ fn tables_survive_their_bytes_and_damage_is_seen() {
     let mut header = vec![0; RawHeader::BYTES];
     header[std::mem::offset_of!(RawHeader, method)] = 255;
     assert_eq!(read(&header, &[]), Err(ImageError::Method(255)));
+}
+
+/// Also with keys that its cookies tell apart; and whoever knows nothing of keys finds no number in it.
+#[test]
+fn a_table_of_cookies_keeps_its_keys() {
+    let mut rng = rng();
+    let method = MethodId::Cheetah;
+    for issue in 0..2 {
+        let keys = [7, 8].map(|seed| Some(HashKey::from_seed(seed)));
+        let mut config = config(method, &mut rng);
+        config.settings.set_word(cheetah::ANSWERS, "backend").unwrap();
+        config.settings = config.settings.with_cookie_keys(cheetah::CookieKeys::new(keys, issue));
+        let mut builder = method.info().builder.expect("it is published")(&config, None);
+        let table = builder.build(1, &pool(&mut rng), 0).unwrap().table;
+        let (header, body) = bytes(&table, 7);
+        assert_eq!(read(&header, &body).unwrap(), *table);
+        let at = std::mem::offset_of!(RawHeader, slots);
+        assert_eq!(header[at..at + 4], [0; 4]);
+        let mut damaged = body.clone();
+        let last = (table.elements() - 1) * ELEMENT_BYTES;
+        damaged[last + rng.random_range(0..64)] ^= 1 << rng.random_range(0..8);
+        assert!(read(&header, &damaged).is_err());
+        // It reads what it tells.
+        let Image::Cheetah(table) = &*table else { panic!("another method's") };
+        assert_eq!(table.body().0.method.keys().map(|keys| keys.issue()), Some(issue as u8));
+    }
 }
 
 /// A table takes what was said at most, also one of many more states than the service was made for.

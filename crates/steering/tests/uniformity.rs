@@ -121,7 +121,9 @@ fn spread_like_sha_256(codec: Codec) {
             for set in 0..SETS {
                 // Other keys for each width, so that chance is not counted seven times.
                 let first = bits * 10_000_000 + (number * SETS + set) * keys;
-                ours.judge(bits, keys, |n| image.code(key(first + n).hash(&hash_key)));
+                let code =
+                    |n| image.code(key(first + n).hash(&hash_key)).expect("it has Dcodes").cell();
+                ours.judge(bits, keys, code);
                 theirs.judge(bits, keys, |n| sha(first + n, bits));
             }
         }

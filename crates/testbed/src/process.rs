@@ -147,6 +147,17 @@ fn words(command: &Command) -> String {
     line
 }
 
+/// The processor's time stamp counter; `None` where there is none that is known.
+pub fn time_stamp() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every processor of this kind has the counter.
+        Some(unsafe { core::arch::x86_64::_rdtsc() })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

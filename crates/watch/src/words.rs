@@ -1,5 +1,9 @@
 //! Packets and backends in words.
 
+use crate::text::Text;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 use weir_control::engine::{BackendStatus, TracedPacket};
 use weir_wire::Reason;
 
@@ -42,6 +46,49 @@ pub fn sentence(packet: &TracedPacket) -> String {
         (fate, _) => fate.to_owned(),
     };
     format!("{flow} -> {service}{fate}{reason}")
+}
+
+/// What each rule of the program says.
+const RULES: &str = include_str!("../../../corpus/rules.toml");
+
+/// The sentences of rules, by their names.
+#[derive(Default, Debug)]
+pub struct Sentences(BTreeMap<String, String>);
+
+impl Sentences {
+    /// Those of this build's program.
+    ///
+    /// # Errors
+    /// None but of a build that was made wrongly.
+    pub fn of_rules() -> anyhow::Result<Self> {
+        #[derive(serde::Deserialize)]
+        struct Rules {
+            rules: BTreeMap<String, String>,
+        }
+        let rules: Rules = toml::from_str(RULES).context("the rules of this build")?;
+        Ok(Self(rules.rules))
+    }
+}
+
+/// When a packet came and what became of it, with a line for each rule that it went through if there are
+/// sentences.
+pub fn packet(packet: &TracedPacket, sentences: &Sentences) -> String {
+    let mut text = Text::default();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(packet.time);
+    let time = humantime::format_rfc3339_micros(time).to_string();
+    let time = time.split_once('T').map_or(&time[..], |(_, time)| time);
+    text.line(format_args!("{time} {} {}", packet.interface, sentence(packet)));
+    if sentences.0.is_empty() {
+        return text.all();
+    }
+    if packet.more_rules {
+        text.line("    ...");
+    }
+    for rule in &packet.rules {
+        let sentence = sentences.0.get(rule).map_or("", |sentence| sentence);
+        text.line(format_args!("    {rule:<26} {sentence}"));
+    }
+    text.all()
 }
 
 /// What a frame without a flow is, by its EtherType.

@@ -4,6 +4,8 @@
 // Every test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod hops;
+pub mod pool;
 pub mod user_plane;
 
 use std::collections::BTreeMap;
@@ -327,6 +329,11 @@ impl Held {
     /// Asks again; returns who answered.
     pub fn ask(&mut self) -> io::Result<String> {
         ask(&mut self.stream, "keep-alive")
+    }
+
+    /// Asks once more, and has the server end it. This end stays open, and sends no FIN.
+    pub fn ended_by_server(&mut self) -> io::Result<String> {
+        ask(&mut self.stream, "close")
     }
 
     /// Whether it gets no answer any more, within a time in which any other connection has one.

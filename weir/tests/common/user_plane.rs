@@ -93,6 +93,36 @@ pub fn unbroken_by_kills(
     held
 }
 
+/// A table of rules, of an emulated card.
+pub fn rules(rules: u32, profile: &str) -> String {
+    format!(
+        "\n[offload]\ncard = \"emulated\"\nrules = {rules}\nqueues = 8\nchoice = \"all\"\n\
+         profile = \"{profile}\"\n"
+    )
+}
+
+/// Both processes are killed in turn while rules come and go, and nothing breaks; at the end rules lead packets.
+/// `full`: there are connections without a place.
+pub fn unbroken_with_rules(lab: &Lab, balancer: &Balancer, pool: usize, what: &str, full: bool) {
+    let traffic = common::mixed_traffic(lab, 150);
+    let mut held = unbroken_by_kills(lab, balancer, pool, 6, what);
+    let led = count(balancer, "led");
+    common::eventually("rules lead packets", || {
+        common::assert_unbroken(&mut held, what, balancer);
+        let status = plane(balancer);
+        let counts = |name: &str| status["counts"][name].as_u64().unwrap_or(0);
+        let enough = counts("led") > led + 200 && counts("rules") > 0;
+        enough && (!full || counts("rules_unplaced") > 100)
+    });
+    let status = plane(balancer);
+    assert_eq!(status["offload"], "emulated", "{status}");
+    assert!(status["counts"]["rules_asked"].as_u64() > Some(20), "{status}");
+    let table = balancer.command(&["status"]).unwrap();
+    assert!(table.contains("rules (emulated): "), "{table}");
+    decides(balancer, &mut held);
+    enough(traffic);
+}
+
 /// The plane decides packets of held connections, and all services had some.
 pub fn decides(balancer: &Balancer, held: &mut [Held]) {
     sends_while(balancer, || common::assert_unbroken(held, "at the end", balancer));

@@ -13,6 +13,8 @@ pub(crate) mod state;
 pub use examine::{Server, examine};
 pub use programs::{Decapsulated, How, decapsulation};
 
+pub(crate) use netlink::addresses;
+
 use crate::alone::Alone;
 use crate::error::Error;
 use crate::{Agent, Options};
@@ -171,6 +173,8 @@ pub struct Ready {
     /// None if packets come as they are.
     programs: Option<Programs>,
     timestamps: Option<Agent>,
+    /// How they are written; none: not at all.
+    stamping: Option<Options>,
     /// Held as long as this is the network namespace's agent.
     _alone: Alone,
 }
@@ -190,7 +194,11 @@ impl Ready {
     ) -> Result<Self, Error> {
         // All that can be wrong with names is found before anything is changed.
         crate::attach::find(&wanted.interfaces)?;
-        let alone = Alone::claim(&wanted.interfaces)?;
+        let claimed = match wanted.interfaces.is_empty() {
+            true => vec!["none yet: balancers say which".to_owned()],
+            false => wanted.interfaces.clone(),
+        };
+        let alone = Alone::claim(&claimed)?;
         let mut state = State::read(directory)?;
         let left: Vec<Change> = state.changes().to_vec();
         if !left.is_empty() {
@@ -199,13 +207,19 @@ impl Ready {
         }
         let own = own_addresses(&wanted.services)?;
         let told = Told::new(wanted, own.clone(), wanted.most(&own)?);
-        let needs = !wanted.tunnels.is_empty() || told.most != [0, 0];
-        let programs = if needs { Some(Programs::load(&told, None)?) } else { None };
+        let programs = told.needs_programs().then(|| Programs::load(&told, None)).transpose()?;
         for change in left.iter().rev().filter(|one| !is_wanted(one, wanted, &told, timestamps)) {
             undo_one(&mut state, change, say)?;
         }
-        let mut ready =
-            Self { wanted: wanted.clone(), state, told, programs, timestamps: None, _alone: alone };
+        let mut ready = Self {
+            wanted: wanted.clone(),
+            state,
+            told,
+            programs,
+            timestamps: None,
+            stamping: timestamps.cloned(),
+            _alone: alone,
+        };
         let started = ready.reach(timestamps, say);
         match started {
             Ok(()) => Ok(ready),
@@ -219,6 +233,62 @@ impl Ready {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the host ready for something else, and says each thing that it does: what is wanted no more is undone,
+    /// all else goes on without a packet lost.
+    ///
+    /// # Errors
+    /// [`Error`]. What has come so far stays, and the same again goes on from there.
+    pub fn change(
+        &mut self,
+        wanted: &Wanted,
+        timestamps: Option<&Options>,
+        say: Say<'_>,
+    ) -> Result<(), Error> {
+        crate::attach::find(&wanted.interfaces)?;
+        let own = own_addresses(&wanted.services)?;
+        let told = Told::new(wanted, own.clone(), wanted.most(&own)?);
+        let programs = match told.needs_programs() {
+            true if told != self.told || self.programs.is_none() => {
+                Some(Programs::load(&told, self.programs.as_ref())?)
+            }
+            true => self.programs.take(),
+            false => None,
+        };
+        (self.wanted, self.told, self.programs) = (wanted.clone(), told, programs);
+        self.restamp(timestamps)?;
+        let left: Vec<Change> = self.state.changes().to_vec();
+        for change in left.iter().rev() {
+            if !is_wanted(change, &self.wanted, &self.told, timestamps) {
+                undo_one(&mut self.state, change, say)?;
+            }
+        }
+        let stamps = timestamps.filter(|_| self.timestamps.is_none());
+        self.reach(stamps, say)
+    }
+
+    /// Lets go of the programs that write cookies if they are to do so for others, or elsewhere, from now on; those that
+    /// come in their place go on with what they know.
+    fn restamp(&mut self, timestamps: Option<&Options>) -> Result<(), Error> {
+        if self.stamping.as_ref() == timestamps && self.timestamps.is_some() {
+            return Ok(());
+        }
+        self.stamping = timestamps.cloned();
+        let Some(mut agent) = self.timestamps.take() else { return Ok(()) };
+        let Some(options) = timestamps else { return Ok(()) };
+        let of = |change: &&Change| matches!(change, Change::Timestamps { .. });
+        let Some(noted) = self.state.changes().iter().find(of).cloned() else { return Ok(()) };
+        if let Change::Timestamps { interfaces } = &noted {
+            let here = |name: &&String| options.interfaces.contains(name);
+            let gone: Vec<String> = interfaces.iter().filter(|name| !here(name)).cloned().collect();
+            if !gone.is_empty() {
+                self.state.note(Change::Timestamps { interfaces: options.interfaces.clone() })?;
+                agent.leave(&gone)?;
+                self.state.forget(&noted)?;
+            }
+        }
+        Ok(())
     }
 
     /// Does whatever is not done: at the start all of it, later what somebody else has undone. The addresses
@@ -249,7 +319,7 @@ impl Ready {
                 say(format_args!("net.{name} = {wanted} (was {was}), {why}"));
             }
         }
-        if !netlink::is_up("lo")? {
+        if !self.wanted.services.is_empty() && !netlink::is_up("lo")? {
             let bare = !netlink::addresses()?.contains(&(netlink::LOOPBACK, LOCALHOST));
             self.state.note(Change::Loopback { bare })?;
             netlink::set_up("lo", true)?;
@@ -379,6 +449,11 @@ impl Ready {
             }
         }
         self.reach(None, say)?;
+        if self.timestamps.is_none()
+            && let Some(options) = self.stamping.clone()
+        {
+            self.write_timestamps(&options, say)?;
+        }
         if let Some(agent) = &mut self.timestamps {
             for name in agent.mend()? {
                 say(format_args!("{name}: the programs that write cookies were gone; put back"));
@@ -456,7 +531,7 @@ fn is_wanted(change: &Change, wanted: &Wanted, told: &Told, timestamps: Option<&
             && Interface::find(name).is_ok_and(|one| one.index == index)
     };
     match change {
-        Change::Loopback { .. } => true,
+        Change::Loopback { .. } => !wanted.services.is_empty(),
         Change::Setting { name, .. } => match name.split('/').nth(2) {
             Some("all") => wanted.has_ipv4(),
             Some(interface) => {

@@ -19,7 +19,7 @@ pub(super) const LOOPBACK: u32 = 1;
 const FOR_EVER: u32 = u32::MAX;
 
 /// Every address of this network namespace, with the number of its interface.
-pub(super) fn addresses() -> Result<Vec<(u32, IpAddr)>, Error> {
+pub(crate) fn addresses() -> Result<Vec<(u32, IpAddr)>, Error> {
     rtnetlink::addresses().context(|| "ask for addresses".into())
 }
 

@@ -100,6 +100,11 @@ impl Told {
         let (tunnels, sources) = (wanted.tunnels.clone(), wanted.sources.clone());
         Self { own, services, tunnels, sources, most, reflect: false }
     }
+
+    /// Whether there is anything to do for a program.
+    pub(super) fn needs_programs(&self) -> bool {
+        !self.tunnels.is_empty() || self.most != [0, 0]
+    }
 }
 
 /// The programs, loaded.

@@ -5,10 +5,11 @@ use crate::error::{Context, Error};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use weir_host::files;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Numbers of programs that are remembered.
@@ -60,8 +61,8 @@ impl State {
     /// Those that an agent before this one has left in this network namespace; none, if there are none.
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
         let path = directory.join(format!("net-{}.json", network()?));
-        let boot = fs::read_to_string(BOOT).context(|| format!("read {BOOT}"))?.trim().to_owned();
-        let text = match fs::read_to_string(&path) {
+        let boot = boot()?;
+        let text = match files::read_text(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Self { path, boot, changes: Vec::new() });
             }
@@ -106,7 +107,7 @@ impl State {
     /// Numbers of programs that are ours, in a file beside, so that a version before this one reads the other. What
     /// cannot be read are none: whoever may ask the kernel for names needs no numbers.
     pub(super) fn programs(&self) -> Vec<u32> {
-        let text = fs::read_to_string(self.numbers()).unwrap_or_default();
+        let text = files::read_text(&self.numbers()).unwrap_or_default();
         let mut lines = text.lines();
         if lines.next() != Some(&*self.boot) {
             return Vec::new();
@@ -123,10 +124,8 @@ impl State {
         // The kernel counts on, and those of long ago are gone.
         let recent = &all[all.len().saturating_sub(PROGRAMS)..];
         let lines: String = recent.iter().map(|number| format!("{number}\n")).collect();
-        let (path, fresh) = (self.numbers(), self.numbers().with_extension("programs.new"));
-        let written = fs::write(&fresh, format!("{}\n{lines}", self.boot));
-        written
-            .and_then(|()| fs::rename(&fresh, &path))
+        let path = self.numbers();
+        files::write(&path, format!("{}\n{lines}", self.boot).as_bytes())
             .context(|| format!("write {}", path.display()))
     }
 
@@ -149,11 +148,13 @@ impl State {
         let what = || format!("write {}", self.path.display());
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(directory).context(what)?;
-        let new = self.path.with_extension("new");
-        let mut file = fs::File::create(&new).context(what)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).context(what)?;
-        fs::rename(&new, &self.path).context(what)
+        files::write_through(&self.path, text.as_bytes()).context(what)
     }
+}
+
+/// The number of this boot, which no other one has.
+pub(crate) fn boot() -> Result<String, Error> {
+    Ok(fs::read_to_string(BOOT).context(|| format!("read {BOOT}"))?.trim().to_owned())
 }
 
 /// The cookie of this thread's network namespace, which no other one has until the next boot. (The number of

@@ -74,6 +74,13 @@ pub(super) async fn follow(
     let mut sessions: HashMap<Balancer, Running> = HashMap::new();
     let (mut numbers, mut written) = (0, Instant::now());
     let mut keeping = Keeping { file: kept, trouble: String::new(), due: Some(written) };
+    // What was heard of those that are told no more counts no more.
+    let wanted = roster.wanted();
+    common.said.send_if_modified(|said| {
+        let before = said.len();
+        said.retain(|balancer, _| wanted.contains(balancer));
+        said.len() != before
+    });
     loop {
         let now = Instant::now();
         for (balancer, running) in &mut sessions {
@@ -144,6 +151,8 @@ pub(super) async fn follow(
 async fn end(common: &Common, balancer: &Balancer, running: Running) {
     running.task.abort();
     let _ = running.task.await;
+    common.said.send_if_modified(|said| said.remove(balancer).is_some());
+    common.quic.send_if_modified(|said| said.remove(balancer).is_some());
     if let Err(error) = common.leave(running.number).await {
         (common.say)(format_args!("balancer {balancer}: {error}"));
     }

@@ -7,10 +7,11 @@ use super::roster::Roster;
 use crate::error::{Context, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use weir_host::files;
 
 /// Of the file's form: one that is not known is passed over.
 const FORM: u32 = 1;
@@ -35,7 +36,7 @@ pub(super) struct Kept {
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    let file = match File::open(path) {
+    let file = match files::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
         file => file.map_err(|error| error.to_string())?,
     };
@@ -111,17 +112,7 @@ impl Kept {
         } else {
             let directory = self.path.parent().unwrap_or(Path::new("/"));
             DirBuilder::new().recursive(true).mode(0o700).create(directory).context(what)?;
-            let new = self.path.with_extension("new");
-            // Of one that was killed; nobody's link is followed.
-            let _ = fs::remove_file(&new);
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&new)
-                .context(what)?;
-            file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).context(what)?;
-            fs::rename(&new, &self.path).context(what)?;
+            files::write_through(&self.path, text.as_bytes()).context(what)?;
         }
         self.there = text;
         Ok(())

@@ -1,9 +1,10 @@
 //! How loaded this host is.
 
+use super::app::Source;
 use std::fs;
 
 /// What is told as the load of this backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LoadOf {
     /// The part of all processors that is busy, in per cent.
     Cpu,
@@ -11,6 +12,8 @@ pub enum LoadOf {
     RunQueue,
     /// Open connections to the services.
     Connections,
+    /// A number that the application says.
+    Said(Source),
 }
 
 /// A look at `/proc/stat`.

@@ -7,19 +7,28 @@
 //! A session reads the log from where its balancer is. If that is not there any more, or the balancer asks, it
 //! lists all connections, and reads on from where it began to list.
 
+mod app;
+mod credentials;
 mod dump;
 mod follow;
 mod kept;
 mod kernel;
+mod lies;
 mod load;
 mod log;
 mod roster;
 mod session;
 
+pub use app::{Asks, Health, Source, Url};
+pub use credentials::Credentials;
+pub use lies::Lies;
 pub use load::LoadOf;
 
 use crate::alone::Alone;
+use crate::asked::Said;
 use crate::error::Error;
+use crate::quic;
+use app::Word;
 use kept::Kept;
 use kernel::{Kernel, ToldOf};
 use roster::Roster;
@@ -100,6 +109,14 @@ pub struct Options {
     pub alone: bool,
     /// Where it is kept which balancers others have named; none: nowhere.
     pub directory: Option<PathBuf>,
+    /// What an agent before this one was told of how packets come, by those that it was told by.
+    pub said: Said,
+    /// Where it is written how servers make QUIC ids; none: nowhere.
+    pub quic: Option<quic::Options>,
+    /// How it is found out whether the application is well; none: nobody is told of that.
+    pub health: Option<Health>,
+    /// What is said wrongly, in a laboratory.
+    pub lies: Lies,
 }
 
 /// What the sessions have in common.
@@ -112,6 +129,14 @@ struct Common {
     told: Mutex<HashMap<usize, ToldOf>>,
     /// What sessions hear of balancers, by the sessions' numbers.
     news: mpsc::Sender<(usize, News)>,
+    /// What each balancer has said last of how packets come.
+    said: watch::Sender<Said>,
+    /// And of how servers make QUIC ids.
+    quic: watch::Sender<quic::Said>,
+    /// The number that the application says as its load, if it is known.
+    load: watch::Receiver<Option<f64>>,
+    /// Whether the application is well, if somebody has asked.
+    health: watch::Receiver<Option<Arc<Word>>>,
     say: Say,
 }
 
@@ -135,6 +160,7 @@ impl Common {
 #[derive(Debug)]
 pub struct Speaking {
     stop: watch::Sender<bool>,
+    said: watch::Receiver<Said>,
     thread: Option<JoinHandle<()>>,
     /// Held as long as this is the network namespace's agent.
     _alone: Option<Alone>,
@@ -149,6 +175,9 @@ impl Speaking {
     pub fn start(options: Options, say: Say) -> Result<Self, Error> {
         for warning in look_at(&options.files)? {
             say(format_args!("warning: {warning}"));
+        }
+        for lie in options.lies.words() {
+            say(format_args!("warning: for a laboratory: {lie}"));
         }
         let alone =
             options.alone.then(|| Alone::claim(&["none: it only tells balancers".to_owned()]));
@@ -169,13 +198,40 @@ impl Speaking {
         });
         let told = Mutex::new(HashMap::new());
         let (news, heard) = mpsc::channel(NEWS);
-        let common = Common { options, kernel, instance: rand::random(), told, news, say };
+        let (said, hears) = watch::channel(options.said.clone());
+        let (quic, ids) = watch::channel(quic::Said::new());
+        let keep = options.quic.clone();
+        let instance = rand::random();
+        let (found, load) = watch::channel(None);
+        let source = match &options.load {
+            Some(LoadOf::Said(source)) => Some(source.clone()),
+            _ => None,
+        };
+        let (word, health) = watch::channel(None);
+        let asks = options.health.clone();
+        let common =
+            Common { options, kernel, instance, told, news, said, quic, load, health, say };
         let tell = move || {
+            if let Some(source) = source {
+                runtime.spawn(app::follow_load(source, found, say));
+            }
+            if let Some(asks) = asks {
+                runtime.spawn(app::follow_health(asks, word));
+            }
+            if let Some(keep) = keep {
+                runtime.spawn(quic::keep(keep, ids, say));
+            }
             runtime.block_on(follow::follow(Arc::new(common), roster, kept, heard, stopped));
             runtime.shutdown_timeout(Duration::from_millis(200));
         };
         let thread = std::thread::Builder::new().name("balancers".into()).spawn(tell);
-        Ok(Self { stop, thread: Some(thread.map_err(system)?), _alone: alone })
+        Ok(Self { stop, said: hears, thread: Some(thread.map_err(system)?), _alone: alone })
+    }
+
+    /// What each balancer has said last of how packets come. What one has said that is away stays, as its packets may
+    /// come all the same; what one has said that is left alone goes.
+    pub fn said(&self) -> watch::Receiver<Said> {
+        self.said.clone()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is said to one balancer.
 
+use super::app::Word;
 use super::dump::{self, Ends, Which};
 use super::kernel::ToldOf;
 use super::load::{LoadOf, Look};
@@ -17,12 +18,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use weir_rpc::dial::{Shown, dial_and_look};
-use weir_rpc::message::{self, Balancers, Connection};
+use weir_rpc::message::{self, Balancers, Connection, Kind};
 use weir_rpc::{
     BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
-    FromBalancer, Hello, Load, MOST_BYTES, MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL, Reached,
-    Welcome, from_agent, from_balancer,
+    FromBalancer, Health, Hello, Load, MOST_BYTES, MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL,
+    QuicLb, Reached, Serving, Welcome, from_agent, from_balancer,
 };
+use weir_rpc::{quic, serving};
 
 /// A balancer that cannot be reached is tried again after so long, and after up to twice as long each time.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -37,6 +39,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const ALIVE_WITHIN: Duration = Duration::from_secs(3);
 /// Messages that wait for the balancer to take them: the log waits for these.
 const WAITING: usize = 4;
+/// Changes that are told in one message: each is an event of its own, and two where an agent lies.
+const CHANGES: usize = MOST_OF_A_MESSAGE / if cfg!(feature = "laboratory") { 2 } else { 1 };
 /// A load is told so often.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 
@@ -164,6 +168,28 @@ impl Session {
         Ok(here)
     }
 
+    /// What it says of how packets come.
+    fn served(&self, said: &Serving) -> Result<(), Ended> {
+        let now = serving::serving(said)?;
+        self.common.said.send_if_modified(|all| {
+            let new = all.get(&self.balancer) != Some(&now);
+            all.insert(self.balancer.clone(), now);
+            new
+        });
+        Ok(())
+    }
+
+    /// What it says of how servers make QUIC ids.
+    fn quic(&self, said: &QuicLb) -> Result<(), Ended> {
+        let now = quic::quic_lb(said)?;
+        self.common.quic.send_if_modified(|all| {
+            let new = all.get(&self.balancer) != Some(&now);
+            all.insert(self.balancer.clone(), now);
+            new
+        });
+        Ok(())
+    }
+
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
         let addresses = self.addresses()?;
         let (channel, shown) = self.connect().await?;
@@ -192,6 +218,12 @@ impl Session {
         };
         message::same_version(welcome.protocol)?;
         let balancers = welcome.balancers.as_ref().map(message::balancers).transpose()?;
+        if let Some(serving) = &welcome.serving {
+            self.served(serving)?;
+        }
+        if let Some(ids) = &welcome.quic_lb {
+            self.quic(ids)?;
+        }
         *welcomed = true;
         let certificate = shown.certificate();
         self.hears(News::Says(Arc::clone(&certificate), balancers)).await;
@@ -200,6 +232,8 @@ impl Session {
         let mut open = Open { of: self, to, list: 0, endpoints, cursor: None, look, certificate };
         open.begin(welcome).await?;
         let mut grown = self.common.kernel.grown.clone();
+        let mut health = self.common.health.clone();
+        open.tell_health().await?;
         let mut loads = interval(LOAD_EVERY);
         loads.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -211,6 +245,10 @@ impl Session {
                 changed = grown.changed() => {
                     changed?;
                     open.tell_changes().await?;
+                }
+                changed = health.changed(), if self.common.options.health.is_some() => {
+                    changed?;
+                    open.tell_health().await?;
                 }
                 _ = loads.tick() => open.tell_load().await?,
             }
@@ -278,6 +316,8 @@ impl Open<'_> {
                 self.of.hears(News::Says(Arc::clone(&self.certificate), list)).await;
                 Ok(())
             }
+            Some(from_balancer::What::Serving(serving)) => self.of.served(&serving),
+            Some(from_balancer::What::QuicLb(ids)) => self.of.quic(&ids),
             // Of a later version.
             Some(from_balancer::What::Welcome(_)) | None => Ok(()),
         }
@@ -310,11 +350,29 @@ impl Open<'_> {
         Some(Connection { endpoint, client: remote, client_port: remote_port, port })
     }
 
-    fn event(&self, change: &Change) -> Option<Event> {
+    /// Connections of a part of a list, as they are told.
+    fn listed(&self, part: Vec<Ends>, which: Which) -> impl Iterator<Item = Connection> {
+        let lies = self.of.common.options.lies;
+        let told = move |port| !(lies.omits(port) || which == Which::Open && lies.ends(port));
+        let told = part.into_iter().filter(move |ends| told(ends.remote_port));
+        told.filter_map(|ends| self.connection(ends))
+    }
+
+    /// What is told of a change: mostly itself.
+    fn events(&self, change: &Change) -> impl Iterator<Item = Event> {
         let Change { kind, local, local_port, remote, remote_port } = *change;
-        let connection = self.connection(Ends { local, local_port, remote, remote_port })?;
-        let kind = weir_rpc::Kind::from(kind).into();
-        Some(Event { kind, connection: Some(connection.into()) })
+        let lies = self.of.common.options.lies;
+        let kinds = match (lies.omits(remote_port), lies.ends(remote_port)) {
+            (false, false) => [Some(kind), None],
+            (false, true) if kind == Kind::Opened => [Some(kind), Some(Kind::Closed)],
+            (true, _) | (false, true) => [None, None],
+        };
+        let connection = self.connection(Ends { local, local_port, remote, remote_port });
+        let event = |kind: Kind| {
+            let connection = Some(connection?.into());
+            Some(Event { kind: weir_rpc::Kind::from(kind).into(), connection })
+        };
+        kinds.map(|kind| kind.and_then(event)).into_iter().flatten()
     }
 
     /// Tells all that has happened until now, also what the log does not have yet.
@@ -329,7 +387,7 @@ impl Open<'_> {
     async fn tell_changes(&mut self) -> Result<(), Ended> {
         loop {
             let Some(first) = self.cursor else { return Ok(()) };
-            let Some((next, changes)) = self.of.log().read(first, MOST_OF_A_MESSAGE) else {
+            let Some((next, changes)) = self.of.log().read(first, CHANGES) else {
                 // It has happened faster than the balancer could be told.
                 self.dump().await?;
                 continue;
@@ -337,7 +395,7 @@ impl Open<'_> {
             if next == first {
                 return Ok(());
             }
-            let event = changes.iter().filter_map(|change| self.event(change)).collect();
+            let event = changes.iter().flat_map(|change| self.events(change)).collect();
             self.send(from_agent::What::Events(Events { first, next, event })).await?;
             self.cursor = Some(next);
         }
@@ -352,7 +410,7 @@ impl Open<'_> {
             let (found, mut parts) = mpsc::channel::<Vec<Ends>>(1);
             let listing = tokio::task::spawn_blocking(move || list(Which::Open, &found));
             while let Some(part) = parts.recv().await {
-                let here = part.into_iter().filter_map(|ends| self.connection(ends));
+                let here = self.listed(part, Which::Open);
                 let connection: Vec<_> = here.map(Into::into).collect();
                 if !connection.is_empty() {
                     self.send(from_agent::What::Dumped(Dumped { connection })).await?;
@@ -376,7 +434,7 @@ impl Open<'_> {
             while half_open.len() < MOST_COLLECTED
                 && let Some(part) = parts.recv().await
             {
-                half_open.extend(part.into_iter().filter_map(|ends| self.connection(ends)));
+                half_open.extend(self.listed(part, Which::HalfOpen));
             }
             // Whoever lists need not go on.
             drop(parts);
@@ -400,12 +458,27 @@ impl Open<'_> {
         let now = Look::now();
         let cpu = now.busy_since(std::mem::replace(&mut self.look, now));
         let (connections, run_queue) = (self.connections(), now.running);
-        let load = self.of.common.options.load.map(|of| match of {
-            LoadOf::Cpu => cpu * 100.0,
-            LoadOf::RunQueue => run_queue.into(),
-            LoadOf::Connections => connections as f64,
+        let common = &self.of.common;
+        let asked = common.options.load.as_ref();
+        let load = asked.and_then(|of| match of {
+            LoadOf::Cpu => Some(cpu * 100.0),
+            LoadOf::RunQueue => Some(run_queue.into()),
+            LoadOf::Connections => Some(connections as f64),
+            LoadOf::Said(_) => *common.load.borrow(),
         });
-        self.send(from_agent::What::Load(Load { cpu, run_queue, connections, load })).await
+        let unknown = asked.is_some() && load.is_none();
+        self.send(from_agent::What::Load(Load { cpu, run_queue, connections, load, unknown })).await
+    }
+
+    /// Tells whether the application is well.
+    async fn tell_health(&mut self) -> Result<(), Ended> {
+        let common = &self.of.common;
+        let Some(asked) = &common.options.health else { return Ok(()) };
+        let Some(word) = common.health.borrow().clone() else { return Ok(()) };
+        let every = u32::try_from(asked.every.as_millis()).unwrap_or(u32::MAX);
+        let Word { good, why, weight } = (*word).clone();
+        let weight = weight.unwrap_or_default();
+        self.send(from_agent::What::Health(Health { good, why, weight, every_ms: every })).await
     }
 }
 

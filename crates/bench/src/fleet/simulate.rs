@@ -321,6 +321,8 @@ impl<'a> Fleet<'a> {
                 next: one(&fleet.members[1]),
                 tables: BTreeMap::new(),
                 next_tables: BTreeMap::new(),
+                rows: BTreeMap::new(),
+                next_rows: BTreeMap::new(),
             };
             Ok(serde_json::to_vec(&step).context("writing a step")?)
         })?;
@@ -419,7 +421,7 @@ impl<'a> Fleet<'a> {
         let (then, ack) = self.works(at, now, |fleet| {
             let step = fleet.balancers[at].step.as_ref();
             let Some(step) = step else { return Ok(Vec::new()) };
-            let ack = Ack { id, step: step.id(), stage: step.stage };
+            let ack = Ack { id, step: step.id(), stage: step.stage, late: false };
             Ok(serde_json::to_vec(&ack).context("writing an answer")?)
         })?;
         self.write(then, Value::Ack(at, ack));

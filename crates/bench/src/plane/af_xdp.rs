@@ -10,6 +10,7 @@
 //! else the machine does.
 
 use super::Beside;
+use super::beside::cycles;
 use crate::error::{Context, demand, ensure};
 use crate::instance::Instance;
 use crate::{Result, Spread, put};
@@ -174,6 +175,8 @@ fn row(method: Method, at: usize, request: &Request, rounds: &[Round]) -> Row {
         ratio_spread: ratio,
         ns,
         macswap_ns,
+        cycles: cycles(ns),
+        macswap_cycles: cycles(macswap_ns),
     };
     Row {
         beside,

@@ -2,6 +2,9 @@
 
 use crate::Spread;
 use serde::Serialize;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use weir_testbed::process::time_stamp;
 
 /// A pipeline beside a bare forwarder, which swaps MAC addresses and does nothing else. Rates are of all cores
 /// together, medians of the rounds.
@@ -29,6 +32,25 @@ pub struct Beside {
     pub ns: f64,
     /// As `ns`, of the bare forwarder.
     pub macswap_ns: f64,
+    /// Cycles of a core per packet: `ns` by the rate of the time stamp counter, which is the processor's nominal one.
+    /// None where there is no such counter.
+    pub cycles: Option<f64>,
+    /// As `cycles`, of the bare forwarder.
+    pub macswap_cycles: Option<f64>,
+}
+
+/// Cycles in so many nanoseconds.
+pub(super) fn cycles(ns: f64) -> Option<f64> {
+    static IN_A_NANOSECOND: OnceLock<Option<f64>> = OnceLock::new();
+    IN_A_NANOSECOND.get_or_init(counted).map(|cycles| ns * cycles)
+}
+
+/// Cycles of the time stamp counter in a nanosecond, counted.
+fn counted() -> Option<f64> {
+    let (begin, at) = (Instant::now(), time_stamp()?);
+    std::thread::sleep(Duration::from_millis(20));
+    let (cycles, time) = (time_stamp()?.wrapping_sub(at), begin.elapsed());
+    Some(cycles as f64 / time.as_nanos() as f64)
 }
 
 impl Beside {
@@ -36,8 +58,9 @@ impl Beside {
     pub(super) fn ratio(&self) -> String {
         let Self { ratio_to_macswap, ratio_spread: Spread { low, high, .. }, .. } = self;
         let (mpps, ns) = (self.macswap_mpps, self.macswap_ns);
+        let cycles = self.cycles.map_or(String::new(), |cycles| format!("{cycles:.0} cycles, "));
         format!(
-            "{ratio_to_macswap:.2} of macswap ({low:.2}..{high:.2}; {mpps:.1} Mpps, {ns:.1} ns)"
+            "{cycles}{ratio_to_macswap:.2} of macswap ({low:.2}..{high:.2}; {mpps:.1} Mpps, {ns:.1} ns)"
         )
     }
 }

@@ -4,7 +4,9 @@
 pub mod af_xdp;
 mod beside;
 pub mod dpdk;
+pub mod forwarders;
 pub mod rules;
+mod testpmd;
 mod world;
 
 pub use beside::Beside;
@@ -14,12 +16,11 @@ use crate::error::{demand, ensure};
 use crate::{Result, Spread};
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use std::convert::Infallible;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lookup::simd::gather::Gather;
 use weir_plane_burst::ports::{Memory, Sent, Stock};
 use weir_plane_burst::{BURST, Burst, Fate, Frame, Ports, macswap};
@@ -44,12 +45,34 @@ pub struct Request {
     pub residue_flows: Vec<u32>,
     /// Numbers of cores, each with a plane and a port of its own.
     pub cores: Vec<usize>,
+    /// Bytes of a frame.
+    pub frame_bytes: usize,
     /// Packets of each core in a measurement.
     pub packets: u64,
     /// Rounds; each measures everything once, in turn.
     pub rounds: u32,
     /// Makes the order of frames the same.
     pub seed: u64,
+}
+
+/// Bytes that a frame may have.
+pub const FRAME_SIZES: std::ops::RangeInclusive<usize> = FRAME_BYTES..=1514;
+
+impl Request {
+    /// Refuses what is not measured.
+    fn check(&self, there: usize) -> Result<()> {
+        for &cores in &self.cores {
+            demand!((1..=there).contains(&cores), "{cores} cores: give 1 to {there}");
+        }
+        for method in &self.methods {
+            let known = METHODS.map(MethodId::name).join(", ");
+            demand!(METHODS.contains(method), "{method} is not measured: give some of {known}");
+        }
+        let (bytes, sizes) = (self.frame_bytes, FRAME_SIZES);
+        let (least, most) = (sizes.start(), sizes.end());
+        demand!(sizes.contains(&bytes), "frames of {bytes} bytes: give {least} to {most}");
+        Ok(())
+    }
 }
 
 /// What the bench prints as JSON.
@@ -122,19 +145,12 @@ impl fmt::Display for Row {
 /// A method that is not measured, more cores than there are, or a plane that does not do with a frame what
 /// the pipeline does.
 pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> {
-    let there = thread::available_parallelism().map_or(1, usize::from);
-    for &cores in &request.cores {
-        demand!((1..=there).contains(&cores), "{cores} cores: give 1 to {there}, which there are");
-    }
-    for method in &request.methods {
-        let known = METHODS.map(MethodId::name).join(", ");
-        demand!(METHODS.contains(method), "{method} is not measured: give some of {known}");
-    }
+    request.check(thread::available_parallelism().map_or(1, usize::from))?;
     let mut rows = Vec::new();
     let only_residue = request.residue_flows.iter().filter(|more| !request.flows.contains(more));
     let all = request.flows.iter().map(|flows| (*flows, false));
     for (flows, only_residue) in all.chain(only_residue.map(|flows| (*flows, true))) {
-        let stock = stock(flows, request.seed);
+        let stock = stock(flows, request.frame_bytes, request.seed);
         for &method in &request.methods {
             if only_residue && method != MethodId::Residue {
                 continue;
@@ -147,16 +163,8 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
             }
         }
     }
-    let Request { packets, rounds, seed, .. } = *request;
-    Ok(Report {
-        frame_bytes: FRAME_BYTES,
-        burst: BURST,
-        buffers: BUFFERS,
-        packets,
-        rounds,
-        seed,
-        rows,
-    })
+    let Request { frame_bytes, packets, rounds, seed, .. } = *request;
+    Ok(Report { frame_bytes, burst: BURST, buffers: BUFFERS, packets, rounds, seed, rows })
 }
 
 /// The reads of a method's memory, without anything else.
@@ -171,7 +179,7 @@ impl Reads {
     }
 
     /// As [`macswap`], with reads at places that the frame says.
-    fn turn(&self, ports: &mut Memory<'_>) -> Result<usize, Infallible> {
+    fn turn<P: Ports>(&self, ports: &mut P) -> Result<usize, P::Error> {
         let mut frames = [Frame::default(); BURST];
         let count = ports.receive(&mut frames)?;
         let memory = ports.memory();
@@ -265,8 +273,8 @@ fn of_method(
             let mut rates = [0.0; 3];
             for turn in 0..SUBJECTS.len() {
                 let subject = (round + turn) % SUBJECTS.len();
-                rates[subject] =
-                    together(&mut cores[..request.cores[at]], SUBJECTS[subject], request.packets);
+                let send = |core: &mut Core<'_>| core.send(SUBJECTS[subject], request.packets);
+                rates[subject] = together(&mut cores[..request.cores[at]], request.packets, send);
             }
             rounds[at].push(rates);
         }
@@ -286,6 +294,7 @@ fn of_method(
             Spread::of(pairs.map(|(these, one)| these[1] / one[1])).median
         });
         let ns = |rate: Spread| cores as f64 * 1e3 / rate.median;
+        let cycles = |rate| beside::cycles(ns(rate));
         let beside = Beside {
             plane: "memory",
             method: method.name(),
@@ -298,6 +307,8 @@ fn of_method(
             ratio_spread: ratio(0),
             ns: ns(whole),
             macswap_ns: ns(swapped),
+            cycles: cycles(whole),
+            macswap_cycles: cycles(swapped),
         };
         Row {
             beside,
@@ -313,6 +324,39 @@ fn of_method(
         }
     });
     Ok(rows.collect())
+}
+
+/// Nanoseconds from before a burst is fetched until all of it has been sent: of so many bursts of so many packets, of
+/// a method's flows, by the wall clock.
+///
+/// # Errors
+/// A method that is not measured, a burst of another size than 1 to [`BURST`], or a plane that does not do with a
+/// frame what the pipeline does.
+pub fn latencies(
+    method: MethodId,
+    flows: u32,
+    frame_bytes: usize,
+    (burst, bursts): (usize, usize),
+    seed: u64,
+) -> Result<Vec<f64>> {
+    demand!(METHODS.contains(&method), "{method} is not measured");
+    demand!((1..=BURST).contains(&burst), "bursts of {burst} packets: 1 to {BURST}");
+    let stock = stock(flows, frame_bytes, seed);
+    let tables = Tables::new(method, flows)?;
+    let reads = Reads::new(tables.memory(flows));
+    let plane = Burst::new(tables.plane(flows, Forward::L2));
+    let mut core = Core { plane, ports: Memory::new(&stock, 0, BUFFERS), reads: &reads };
+    check(&tables, &mut core, &stock)?;
+    let Core { plane, ports, .. } = &mut core;
+    ports.offered = burst;
+    let one = |_| {
+        let begin = Instant::now();
+        let Ok(count) = plane.turn(ports);
+        let took = begin.elapsed();
+        ensure!(count == burst, "{count} packets came, not {burst}");
+        Ok(took.as_nanos() as f64)
+    };
+    (0..bursts).map(one).collect()
 }
 
 /// Sends the first frames of the stock through the plane, and compares what goes out with what the pipeline
@@ -331,11 +375,15 @@ fn check(tables: &Tables, core: &mut Core<'_>, stock: &Stock) -> Result<usize> {
     Ok(frames)
 }
 
-/// Millions of packets per second of several cores together, each of which sends so many.
-fn together(cores: &mut [Core<'_>], subject: Subject, packets: u64) -> f64 {
+/// Millions of packets per second of several cores together, each of which sends so many in the time that `send` says.
+fn together<C: Send>(
+    cores: &mut [C],
+    packets: u64,
+    send: impl Fn(&mut C) -> Duration + Sync,
+) -> f64 {
     let rate = |spent: Duration| packets as f64 / spent.as_secs_f64() / 1e6;
     if let [only] = cores {
-        return rate(only.send(subject, packets));
+        return rate(send(only));
     }
     let barrier = Barrier::new(cores.len());
     thread::scope(|scope| {
@@ -343,12 +391,12 @@ fn together(cores: &mut [Core<'_>], subject: Subject, packets: u64) -> f64 {
             .iter_mut()
             .enumerate()
             .map(|(at, core)| {
-                let barrier = &barrier;
+                let (barrier, send) = (&barrier, &send);
                 scope.spawn(move || {
                     // If it is refused, the kernel keeps them apart.
                     let _ = weir_testbed::process::stay_on_cpu(at);
                     barrier.wait();
-                    core.send(subject, packets)
+                    send(core)
                 })
             })
             .collect();

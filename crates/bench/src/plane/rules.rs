@@ -46,11 +46,11 @@ pub struct Bed {
 pub struct Plan {
     /// The steering method.
     pub method: MethodId,
-    /// Connections that the software knows.
+    /// Connections that the software knows, and whose packets it gets.
     pub flows: u32,
-    /// Those of them that have a rule, and whose packets are sent.
+    /// Those of them that have a rule, and whose packets come by the queues.
     pub ruled: u32,
-    /// Backends that they are at, each of which has a queue.
+    /// Backends that serve, each of which has a queue.
     pub queues: u16,
     /// Bytes of a frame.
     pub bytes: usize,
@@ -82,22 +82,10 @@ impl Bed {
         let ruled = plan.ruled as usize;
         demand!((1..=most).contains(&ruled), "{ruled} rules: a card has 1 to {most}");
         demand!(plan.bytes >= FRAME_BYTES, "{} bytes: a frame has {FRAME_BYTES}", plan.bytes);
-        let tables = Tables::new(plan.method, plan.flows)?;
+        demand!(plan.ruled <= plan.flows, "{ruled} rules for {} connections", plan.flows);
+        let tables = Tables::of_pool(plan.method, plan.flows, plan.queues)?;
         let soft = || tables.plane(plan.flows, Forward::L2);
-        // Every connection is at a backend of its own choice; those at the first backends get the rules.
-        let mut finder = Burst::new(soft());
-        let at_first = |number: &u32| {
-            let backend = finder.where_to(&flow(*number));
-            backend.is_some_and(|backend| backend.get() < plan.queues)
-        };
-        let numbers: Vec<u32> = (0..plan.flows).filter(at_first).take(ruled).collect();
-        demand!(
-            numbers.len() == ruled,
-            "{} of {} connections are at {} backends: {ruled} were to have rules",
-            numbers.len(),
-            plan.flows,
-            plan.queues
-        );
+        let numbers: Vec<u32> = (0..plan.ruled).collect();
         let setup = Setup { choice: Choice::All, ..Setup::default() };
         let card = Nic::new(Profile::sound(most, BACKENDS + 1), plan.seed);
         let mut hybrid = Hybrid::new(soft(), card, setup, plan.seed);
@@ -118,13 +106,7 @@ impl Bed {
             bursts.push(*queue);
             sorted.extend((0..BURST).map(|_| numbers.choose(rng).copied().unwrap_or(0)));
         }
-        let mixed: Vec<u32> =
-            (0..frames).map(|_| numbers.choose(rng).copied().unwrap_or(0)).collect();
-        // The software's packets are of all connections that it knows, unless all of those have rules.
-        let mixed: Vec<u32> = match plan.flows as usize > most {
-            true => mixed.iter().map(|_| rng.random_range(0..plan.flows)).collect(),
-            false => mixed,
-        };
+        let mixed: Vec<u32> = (0..frames).map(|_| rng.random_range(0..plan.flows)).collect();
         let by_queue = of_queue.iter().map(|(queue, numbers)| {
             let each = (STOCK / of_queue.len()).max(BURST);
             let order: Vec<u32> =

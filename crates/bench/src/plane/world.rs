@@ -1,19 +1,20 @@
 //! What is measured: frames of flows, and planes in which all of them are established.
 
 use crate::Result;
-use crate::error::ensure;
-use rand::SeedableRng;
+use crate::error::{demand, ensure};
 use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use weir_hash::Key;
+use weir_hash::{HashKey, Key};
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Hop, Soft, VipKey};
 use weir_plane_burst::ports::Stock;
 use weir_steering::{
     BackendId, Build, HEADER_BYTES, Image, Member, MethodId, Role, SLOT_BACKEND, SLOT_RESERVED,
     ServiceConfig, ServiceId, ServiceState, Settings, SoftMemory, StateKey, TrackedFlow,
+    TrackedFlows,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -29,8 +30,10 @@ const SERVICE: ServiceId = ServiceId(0);
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TUNNEL_SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Bytes of a frame.
+/// Bytes of a frame, if nothing else is asked for.
 pub const FRAME_BYTES: usize = 64;
+/// The most bytes of a stock of frames.
+const STOCK_BYTES: usize = 1 << 30;
 /// Where a client's address and port stand in one.
 const CLIENT_AT: usize = 26;
 const CLIENT_PORT_AT: usize = 34;
@@ -79,11 +82,18 @@ pub fn flow(number: u32) -> FlowKey {
     FlowKey::new((address, port).into(), (VIP, PORT).into(), Protocol::Tcp)
 }
 
-/// A segment of each flow, in random order.
-pub fn stock(flows: u32, seed: u64) -> Stock {
+/// A segment of each flow, in random order, in frames of so many bytes; or of flows that are drawn, as many as there
+/// is room for.
+pub fn stock(flows: u32, bytes: usize, seed: u64) -> Stock {
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    if flows as usize * bytes > STOCK_BYTES {
+        let order: Vec<u32> =
+            (0..STOCK_BYTES / bytes).map(|_| rng.random_range(0..flows)).collect();
+        return stock_of(&order, bytes);
+    }
     let mut order: Vec<u32> = (0..flows).collect();
-    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    stock_of(&order, FRAME_BYTES)
+    order.shuffle(rng);
+    stock_of(&order, bytes)
 }
 
 /// Segments of these flows, one after the other, in frames of so many bytes.
@@ -131,6 +141,8 @@ fn backend(number: u16, forward: Forward) -> Backend {
 /// A method's table with all flows established.
 pub struct Tables {
     method: MethodId,
+    /// Backends that serve.
+    backends: u16,
     image: Arc<Image>,
     /// Flows that the connection table has.
     tracked: Vec<(u32, BackendId)>,
@@ -139,6 +151,13 @@ pub struct Tables {
 impl Tables {
     /// Of so many flows.
     pub fn new(method: MethodId, flows: u32) -> Result<Self> {
+        Self::of_pool(method, flows, BACKENDS)
+    }
+
+    /// Of so many flows at so many backends.
+    pub fn of_pool(method: MethodId, flows: u32, backends: u16) -> Result<Self> {
+        demand!((1..=BACKENDS).contains(&backends), "{backends} backends: 1 to {BACKENDS}");
+        let nth = |number| nth(number, backends);
         let config = ServiceConfig {
             settings: Settings::of(method),
             client_affinity: false,
@@ -151,9 +170,9 @@ impl Tables {
         };
         let Some(make) = method.info().builder else { unreachable!("{method} is published") };
         let mut builder = make(&config, None);
-        let mut members: Vec<Member> = (0..BACKENDS).map(|id| member(id, Role::Serving)).collect();
+        let mut members: Vec<Member> = (0..backends).map(|id| member(id, Role::Serving)).collect();
         if method == MethodId::Jet {
-            members.extend((BACKENDS..BACKENDS + STANDBY).map(|id| member(id, Role::Draining)));
+            members.extend((backends..backends + STANDBY).map(|id| member(id, Role::Draining)));
         }
         let mut tracked = Vec::new();
         let image = match method {
@@ -163,7 +182,7 @@ impl Tables {
                 }
                 builder.build(1, &members, 1000)?.table
             }
-            MethodId::Residue => residue(&mut *builder, &members, flows)?,
+            MethodId::Residue => residue(&mut *builder, &members, flows, backends)?,
             _ => builder.build(1, &members, 0)?.table,
         };
         match &*image {
@@ -179,13 +198,14 @@ impl Tables {
             }
             _ => {}
         }
-        Ok(Self { method, image, tracked })
+        Ok(Self { method, backends, image, tracked })
     }
 
     /// Bytes that packets read of the table and of what is remembered beside it, and how many reads of
     /// random places a packet takes: of cells, of rows, or of a connection's entry.
     pub fn memory(&self, flows: u32) -> (usize, usize) {
-        let entry = size_of::<(ServiceState, TrackedFlow)>();
+        // The connection table is made three quarters full.
+        let entry = size_of::<(ServiceState, TrackedFlow)>() * 4 / 3;
         match self.method {
             MethodId::Concury => (self.image.bytes() - HEADER_BYTES, 2),
             MethodId::Tracked => (flows as usize * entry, 1),
@@ -214,6 +234,9 @@ impl Tables {
             soft.backends.insert(id, backend(number, forward));
             soft.memory.incarnations.insert(id, 1);
         }
+        // At three quarters full, as it is counted in `memory`.
+        let room = self.tracked.len();
+        soft.memory.connections = TrackedFlows::with_room(HashKey::from_seed(2), room);
         for &(number, backend) in &self.tracked {
             let state = ServiceState { service: SERVICE, key: key(number) };
             soft.memory.connections.insert(state, TrackedFlow::new(backend, 1));
@@ -232,15 +255,15 @@ impl Tables {
     /// Where a flow lives, if the bench has put it there.
     pub fn known(&self, number: u32) -> Option<BackendId> {
         match self.method {
-            MethodId::Concury | MethodId::Tracked => Some(nth(number)),
+            MethodId::Concury | MethodId::Tracked => Some(nth(number, self.backends)),
             _ => None,
         }
     }
 }
 
 /// The backend of a flow that the bench places.
-fn nth(number: u32) -> BackendId {
-    BackendId::of((number % u32::from(BACKENDS)) as u16)
+fn nth(number: u32, backends: u16) -> BackendId {
+    BackendId::of((number % u32::from(backends)) as u16)
 }
 
 fn member(backend: u16, role: Role) -> Member {
@@ -249,7 +272,12 @@ fn member(backend: u16, role: Role) -> Member {
 
 /// residue's table after a change of the pool: three in ten flows of every thirteenth row live elsewhere, up to
 /// a quarter million.
-fn residue(builder: &mut dyn Build, members: &[Member], flows: u32) -> Result<Arc<Image>> {
+fn residue(
+    builder: &mut dyn Build,
+    members: &[Member],
+    flows: u32,
+    backends: u16,
+) -> Result<Arc<Image>> {
     const MOST: u32 = 1 << 18;
     let rows = builder.build(1, members, 0)?.table;
     let Image::Residue(table) = &*rows else { unreachable!("it was built by residue") };
@@ -259,7 +287,7 @@ fn residue(builder: &mut dyn Build, members: &[Member], flows: u32) -> Result<Ar
         let row = table.body().row(key.hash(&table.header().key));
         if row % 13 == 0 && number % 10 < 3 && exceptions < MOST {
             exceptions += 1;
-            let elsewhere = (table.body().rows()[row as usize] + 1) % BACKENDS;
+            let elsewhere = (table.body().rows()[row as usize] + 1) % backends;
             builder.start(key, BackendId::of(elsewhere), 0)?;
         }
     }

@@ -4,14 +4,14 @@
 
 use crate::history::Who;
 use serde::Serialize;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::{error, info, warn};
+use weir_host::files;
 
 /// Bytes of a file.
 const MOST: u64 = 4 << 20;
@@ -107,7 +107,7 @@ impl Audit {
     /// What is in the way of its lines.
     pub fn trouble(&self) -> Option<String> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = match (&inner.file, open(&inner.path)) {
+        let why = match (&inner.file, files::open_to_append(&inner.path)) {
             (Some(_), _) if !inner.failed => return None,
             (_, Ok(file)) => {
                 inner.file = Some(file);
@@ -171,21 +171,11 @@ impl Inner {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(open(&self.path)?),
+            none => none.insert(files::open_to_append(&self.path)?),
         };
         // In one piece, so that a line is there or not.
         file.write_all(&line)
     }
-}
-
-/// A link is not followed: whoever can make one in the folder shall not choose what is written to.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use super::access::Caller;
 use super::guard::Common;
 use crate::config::ApiTls;
+use crate::pace::Pace;
 use axum::Router;
 use axum::body::Body;
 use hyper::Request;
@@ -458,15 +459,10 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<C
 
 /// Says that somebody was not let in, now and then: whoever asks a thousand times fills no log.
 fn warn_of(from: SocketAddr, error: &str) {
-    static LAST: Mutex<Option<(std::time::Instant, u32)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let (since, unsaid) = last.unwrap_or((std::time::Instant::now() - AGAIN, 0));
-    if since.elapsed() < Duration::from_secs(1) {
-        *last = Some((since, unsaid + 1));
-        return;
+    static PACE: Pace = Pace::new(1);
+    if let Some(unsaid) = PACE.take() {
+        warn!(%from, unsaid, "API: refused in the handshake of TLS: {error}");
     }
-    warn!(%from, unsaid, "API: refused in the handshake of TLS: {error}");
-    *last = Some((std::time::Instant::now(), 0));
 }
 
 fn wrong(path: &Path, error: &dyn std::fmt::Display) -> String {

@@ -34,7 +34,7 @@ pub struct Check {
     /// By what way it is asked.
     #[serde(default)]
     pub via: Via,
-    /// Port of the backend that is asked; of a script 0, if there is none.
+    /// Port of the backend that is asked; of a script and of an agent 0, if there is none.
     pub port: u16,
     /// Whether backends with a port of their own are asked there instead.
     #[serde(default)]
@@ -130,6 +130,8 @@ pub enum What {
     Udp(Exchange),
     /// A program of the operator's.
     Script(Script),
+    /// The backend's agent, which has asked there.
+    Agent,
 }
 
 impl What {
@@ -139,6 +141,7 @@ impl What {
             Self::Http(http) | Self::Https { http, .. } => http.weight.is_some(),
             Self::Tcp | Self::Grpc(_) | Self::Grpcs { .. } | Self::Dns(_) => false,
             Self::Udp(_) | Self::Script(_) => false,
+            Self::Agent => true,
         }
     }
 
@@ -153,6 +156,7 @@ impl What {
             Self::Dns(_) => "dns",
             Self::Udp(_) => "udp",
             Self::Script(_) => "script",
+            Self::Agent => "agent",
         }
     }
 }

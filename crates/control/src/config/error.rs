@@ -105,12 +105,23 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Words for one line of a terminal: what a key or a value of the file has of control characters is written out.
+fn plain(words: String) -> String {
+    if !words.contains(char::is_control) {
+        return words;
+    }
+    let of = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    words.chars().map(of).collect()
+}
+
 /// Collects problems and turns byte offsets into lines.
 pub(super) struct Problems<'a> {
     text: &'a str,
     file: &'a str,
     /// Where each line begins.
     lines: Vec<usize>,
+    /// The lines, from 1, behind which other files' texts stand, and the names of these.
+    marks: Vec<(usize, &'a str)>,
     list: Vec<Problem>,
 }
 
@@ -118,7 +129,8 @@ impl<'a> Problems<'a> {
     pub(super) fn new(text: &'a str, file: &'a str) -> Self {
         let after =
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-        Self { text, file, lines: [0].into_iter().chain(after).collect(), list: Vec::new() }
+        let lines = [0].into_iter().chain(after).collect();
+        Self { text, file, lines, marks: include::marks(text), list: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -138,14 +150,14 @@ impl<'a> Problems<'a> {
         right: impl Into<String>,
     ) {
         let (line, column) = self.position(span.start);
-        let (file, line) = include::place(self.text, self.file, line);
+        let (file, line) = include::place(&self.marks, self.file, line);
         self.list.push(Problem {
             file: file.to_owned(),
             line,
             column,
-            field: field.into(),
-            wrong: wrong.into(),
-            right: right.into(),
+            field: plain(field.into()),
+            wrong: plain(wrong.into()),
+            right: plain(right.into()),
         });
     }
 
@@ -161,9 +173,9 @@ impl<'a> Problems<'a> {
             file: file.display().to_string(),
             line,
             column: 1,
-            field: field.into(),
-            wrong: wrong.into(),
-            right: right.into(),
+            field: plain(field.into()),
+            wrong: plain(wrong.into()),
+            right: plain(right.into()),
         });
     }
 
@@ -186,7 +198,7 @@ impl<'a> Problems<'a> {
 
     /// Where a byte offset stands, in words.
     pub(super) fn said(&self, offset: usize) -> String {
-        match include::place(self.text, self.file, self.line(offset)) {
+        match include::place(&self.marks, self.file, self.line(offset)) {
             (file, line) if file == self.file => format!("line {line}"),
             (file, line) => format!("line {line} of {file}"),
         }

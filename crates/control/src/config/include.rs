@@ -131,7 +131,9 @@ fn part(path: &Path) -> Result<String, ConfigError> {
     if let Some(file) = written::parse(&text, &mut problems) {
         for (table, span) in [
             ("balancer", file.balancer.as_ref().map(Spanned::span)),
+            ("af_xdp", file.af_xdp.as_ref().map(Spanned::span)),
             ("dpdk", file.dpdk.as_ref().map(Spanned::span)),
+            ("offload", file.offload.as_ref().map(Spanned::span)),
             ("p4", file.p4.as_ref().map(Spanned::span)),
             ("limits", file.limits.as_ref().map(Spanned::span)),
             ("api", file.api.as_ref().map(Spanned::span)),
@@ -160,15 +162,20 @@ pub fn in_one(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// In which file a line of a whole text stands, and where in it; `line` counts from 1.
-pub(super) fn place<'t>(text: &'t str, own: &'t str, line: usize) -> (&'t str, usize) {
+/// The lines of a whole text that name a file, from 1, and the names.
+pub(super) fn marks(text: &str) -> Vec<(usize, &str)> {
     if !text.contains(MARK) {
-        return (own, line);
+        return Vec::new();
     }
-    let before = text.lines().take(line).enumerate();
-    let marks = before.filter_map(|(at, text)| Some((at + 1, text.strip_prefix(MARK)?)));
-    match marks.last() {
-        Some((mark, file)) if mark < line => (file, line - mark),
+    let lines = text.lines().enumerate();
+    lines.filter_map(|(at, line)| Some((at + 1, line.strip_prefix(MARK)?))).collect()
+}
+
+/// In which file a line of a whole text with these marks stands, and where in it; `line` counts from 1.
+pub(super) fn place<'t>(marks: &[(usize, &'t str)], own: &'t str, line: usize) -> (&'t str, usize) {
+    let before = marks.partition_point(|(mark, _)| *mark <= line);
+    match marks[..before].last() {
+        Some((mark, file)) if *mark < line => (file, line - mark),
         _ => (own, line),
     }
 }

@@ -46,7 +46,8 @@ impl Source {
             Self::Text { text, .. } => Arc::clone(text),
         };
         let own = self.name();
-        let (file, line) = include::place(&text, &own, line_of(&text, table, field));
+        let (file, line) =
+            include::place(&include::marks(&text), &own, line_of(&text, table, field));
         format!("{file}:{line}: ")
     }
 }
@@ -56,8 +57,12 @@ impl Source {
 pub enum Table<'a> {
     /// `[balancer]`.
     Balancer,
+    /// `[af_xdp]`.
+    AfXdp,
     /// `[dpdk]`.
     Dpdk,
+    /// `[offload]`.
+    Offload,
     /// `[p4]`.
     P4,
     /// `[limits]`.
@@ -75,7 +80,9 @@ fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let header = match table {
         Table::Balancer => "[balancer]",
+        Table::AfXdp => "[af_xdp]",
         Table::Dpdk => "[dpdk]",
+        Table::Offload => "[offload]",
         Table::P4 => "[p4]",
         Table::Limits => "[limits]",
         Table::Service(_) => "[[service]]",

@@ -52,13 +52,16 @@ pub(super) fn resolve(file: validate::File) -> Config {
             web: balancer.web,
             hold_checks_at: balancer.hold_checks_at.unwrap_or(0),
             follow_flows: balancer.follow_flows.unwrap_or(0),
+            count_interfaces: balancer.count_interfaces.unwrap_or(false),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             nat: balancer.nat,
             state_dir: balancer.state_dir,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
+        af_xdp: file.af_xdp,
         dpdk: file.dpdk,
+        offload: file.offload,
         p4: file.p4,
         limits: limits(&file.limits, &file.services),
         api: file.api,
@@ -151,8 +154,10 @@ fn service(given: validate::Service) -> Service {
         ports: given.ports,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        fragments_by_source: given.fragments_by_source,
         states: given.states.unwrap_or_default(),
         cookie_key: given.cookie_key,
+        cookie_keys: given.cookie_keys,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,
         mss: given.mss,
@@ -176,7 +181,7 @@ fn service(given: validate::Service) -> Service {
 fn check(given: validate::Check) -> Option<Check> {
     let interval = given.interval.unwrap_or(CHECK_INTERVAL);
     let port = match given.what {
-        What::Script(_) => given.port.unwrap_or(0),
+        What::Script(_) | What::Agent => given.port.unwrap_or(0),
         _ => given.port?,
     };
     Some(Check {

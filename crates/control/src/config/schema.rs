@@ -11,10 +11,12 @@ use serde::Deserialize;
 use serde::de::value::{BorrowedStrDeserializer, Error, StrDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
+use weir_dataplane::user::PLANE_THREADS;
 use weir_steering::MethodId;
 
 use super::new_flows::MOST_FLOWS;
-use super::{PlaneKind, written};
+use super::validate::offload::{MOST_HYSTERESIS, MOST_QUEUES, MOST_RULES};
+use super::{PlaneKind, RuleCard, RuleChoice, written};
 
 const EXAMPLE: &str = include_str!("../../../../examples/weir.toml");
 
@@ -27,7 +29,9 @@ pub fn schema() -> Value {
     let objects = [
         ("", balancer_required as fn(&mut Value)),
         ("balancer", balancer),
+        ("af_xdp", af_xdp),
         ("dpdk", dpdk),
+        ("offload", offload),
         ("p4", p4),
         ("limits", limits),
         ("api", api),
@@ -106,9 +110,24 @@ fn balancer(object: &mut Value) {
     add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
 }
 
+fn af_xdp(object: &mut Value) {
+    range(object, &["threads"], 1, PLANE_THREADS as i64);
+}
+
 fn dpdk(object: &mut Value) {
     add(object, "devices", json!({ "uniqueItems": true }));
     range(object, &["memory_mb"], 64, 65_536);
+    range(object, &["threads"], 1, PLANE_THREADS as i64);
+}
+
+fn offload(object: &mut Value) {
+    require(object, &["card"]);
+    words(object, "card", &RuleCard::ALL.map(|(name, _)| name));
+    words(object, "choice", &RuleChoice::ALL.map(|(name, _)| name));
+    words(object, "profile", &["sound", "hostile"]);
+    range(object, &["rules"], 1, MOST_RULES.into());
+    range(object, &["queues"], 2, MOST_QUEUES.into());
+    range(object, &["hysteresis"], 1, MOST_HYSTERESIS.into());
 }
 
 fn p4(object: &mut Value) {
@@ -171,6 +190,7 @@ fn service(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp", "sctp"]);
     words(object, "affinity", &["flow", "client"]);
+    words(object, "fragments", &["first", "source"]);
     words(object, "states", &["observed", "agents"]);
     words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
@@ -180,6 +200,9 @@ fn service(object: &mut Value) {
     range(object, &["need"], 0, 32_767);
     add(object, "backend", json!({ "minItems": 1 }));
     add(object, "cookie_key", json!({ "pattern": "^[0-9A-Fa-f]{32}$" }));
+    let key = json!({ "type": "string", "pattern": "^([0-9A-Fa-f]{32})?$" });
+    add(object, "cookie_keys", json!({ "items": key, "minItems": 1, "maxItems": 2 }));
+    range(object, &["issue_key"], 0, 1);
     let methods: Vec<&str> = weir_dataplane::methods().map(MethodId::name).collect();
     words(object, "method", &methods);
     let either = |one: &str, other: &str| json!({ "anyOf": [{ "required": [one] }, { "required": [other] }] });
@@ -204,7 +227,11 @@ fn service(object: &mut Value) {
 }
 
 fn check(object: &mut Value) {
-    words(object, "type", &["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script"]);
+    words(
+        object,
+        "type",
+        &["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script", "agent"],
+    );
     words(object, "all_down", &["keep", "refuse"]);
     words(object, "dead_connections", &["keep", "move", "reset"]);
     words(object, "via", &["direct", "service"]);

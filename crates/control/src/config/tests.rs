@@ -169,7 +169,10 @@ fn faults_of_checks() {
         ("flap_window = \"2h\"", &["flap_window: \"2h\" is out of range"]),
         (
             "type = \"ftp\"",
-            &["type: \"ftp\" is not known", "tcp, http, https, grpc, grpcs, dns, udp, script"],
+            &[
+                "type: \"ftp\" is not known",
+                "tcp, http, https, grpc, grpcs, dns, udp, script, agent",
+            ],
         ),
         ("path = \"/\"", &["path: is a setting of checks with type = \"http\" or \"https\""]),
         ("command = [\"/bin/true\"]", &["is a setting of checks with type = \"script\"", "remove"]),
@@ -221,6 +224,7 @@ fn faults_of_checks() {
             "send and send_hex contradict each other",
             "give send as text",
         ),
+        ("agent", "", "check: no agent says anything", "[agents]"),
         ("script", "", "command: is missing", "{address}"),
         ("script", "command = []", "command: begins with no absolute path", "{address}"),
         ("script", "command = [\"/x\"]\nuser = \"a b\"", "user: \"a b\" cannot be used", "nobody"),
@@ -620,6 +624,14 @@ fn faults_of_balancer_and_limits() {
             words: &["next_program: a plane in user space (af-xdp) hands no packets on"],
         },
         Case {
+            what: "count_interfaces in user space",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nplane = \"af-xdp\"\ncount_interfaces = true",
+            line: 4,
+            words: &[
+                "count_interfaces: a plane in user space (af-xdp) does not count by interface",
+            ],
+        },
+        Case {
             what: "run_dir",
             text: "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"run\"",
             line: 3,
@@ -656,7 +668,7 @@ fn faults_of_balancer_and_limits() {
             line: 3,
             words: &[
                 "unknown field `servce`",
-                "balancer, dpdk, p4, limits, api, agents, announce, store, service",
+                "balancer, af_xdp, dpdk, offload, p4, limits, api, agents, announce, store, service",
             ],
         },
         Case {
@@ -853,4 +865,53 @@ fn source_prefixes_have_a_share_of_the_states() {
     assert_eq!(of_prefix("states_per_service = 3"), 1);
     assert_eq!(of_prefix("states_per_service = 1000\nstates_per_prefix = 1000"), 1000);
     assert_eq!(of_prefix("states_per_prefix = 0"), 0);
+}
+
+/// What later fragments are led by has to be all that tells whose they are.
+#[test]
+fn fragments_by_source_are_of_one_service() {
+    let read = |services: &[String]| {
+        let text = format!("[balancer]\ninterfaces = [\"eth0\"]\n{}", services.concat());
+        Config::parse(&text, "weir.toml").map_err(|error| error.to_string())
+    };
+    let one = |name: &str, lines: &str| {
+        format!(
+            "[[service]]\nname = {name:?}\n{lines}\n[service.check]\nenabled = false\n[[service.backend]]\n\
+             name = \"b\"\naddress = \"10.9.0.1\"\n"
+        )
+    };
+    let by_source = "affinity = \"client\"\nfragments = \"source\"";
+    let web = "vip = \"10.0.0.1\"\nport = 80";
+    let good = read(&[one("a", &format!("{web}\n{by_source}"))]).unwrap();
+    assert!(good.services[0].fragments_by_source);
+    // Another protocol is told apart, and another address.
+    for other in
+        ["vip = \"10.0.0.1\"\nport = 80\nprotocol = \"udp\"", "vip = \"10.0.0.2\"\nport = 80"]
+    {
+        read(&[one("a", &format!("{web}\n{by_source}")), one("b", other)]).unwrap();
+    }
+    for (lines, other, words) in [
+        ("fragments = \"source\"", None, "flows are led by their ports"),
+        ("fragments = \"last\"", None, "first, source"),
+        (by_source, Some("vip = \"10.0.0.1\"\nport = 81"), "does not say which of both"),
+        (by_source, Some("vip = \"10.0.0.0/24\"\nport = 81"), "does not say which of both"),
+    ] {
+        let other = other.map(|lines| one("b", lines));
+        let services: Vec<String> =
+            [one("a", &format!("{web}\n{lines}"))].into_iter().chain(other).collect();
+        let said = read(&services).unwrap_err();
+        assert!(said.contains(words), "{lines}: {said}");
+    }
+    for at in ["vip = \"10.0.0.0/24\"\nport = 80", "vip = \"10.0.0.1\"\nport = \"80-89\""] {
+        let said = read(&[one("a", &format!("{at}\n{by_source}"))]).unwrap_err();
+        assert!(said.contains("a later fragment"), "{at}: {said}");
+    }
+}
+
+/// A key may have any character in it; a terminal that shows the problem must not follow it.
+#[test]
+fn what_a_problem_quotes_is_written_out() {
+    let found = problems("[balancer]\ninterfaces = [\"lo\"]\n\"a\\u001b[2J\\r\\nb\" = 1\n");
+    let shown = found[0].to_string();
+    assert!(!shown.contains(char::is_control) && shown.contains("\\u{1b}[2J"), "{shown:?}");
 }

@@ -1,9 +1,11 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod af_xdp;
 mod agents;
 mod announce;
 mod api;
 mod check;
+mod cookies;
 mod discover;
 mod dpdk;
 mod forward;
@@ -11,6 +13,7 @@ mod full_nat;
 mod lists;
 mod maintenance;
 mod new_flows;
+pub(super) mod offload;
 mod p4;
 mod quic;
 mod scope;
@@ -35,7 +38,8 @@ use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
 use super::tables::{Bounds, Tables, largest};
 use super::{
-    Agents, Announce, Dpdk, P4, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+    AfXdp, Agents, Announce, Dpdk, Offload, P4, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip,
+    XdpMode, written,
 };
 pub(super) use check::Check;
 use scope::Scope;
@@ -45,7 +49,9 @@ pub(super) use service::{Service, is_host, is_name};
 #[derive(Debug)]
 pub(super) struct File {
     pub balancer: Balancer,
+    pub af_xdp: AfXdp,
     pub dpdk: Dpdk,
+    pub offload: Option<Offload>,
     pub p4: P4,
     pub limits: Limits,
     pub api: Api,
@@ -71,6 +77,7 @@ pub(super) struct Balancer {
     pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
     pub follow_flows: Option<u32>,
+    pub count_interfaces: Option<bool>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
@@ -108,6 +115,10 @@ pub(super) fn validate(
         .as_ref()
         .and_then(|raw| raw.get_ref().follow_flows.clone().filter(|given| *given.get_ref() > 0));
     let next = file.balancer.as_ref().and_then(|raw| raw.get_ref().next_program.clone());
+    let counted = file
+        .balancer
+        .as_ref()
+        .and_then(|raw| raw.get_ref().count_interfaces.clone().filter(|given| *given.get_ref()));
     let said = file.balancer.as_ref().map(|raw| {
         let place = |field: &Option<Spanned<String>>| field.as_ref().map(Spanned::span);
         let plane = place(&raw.get_ref().plane).unwrap_or(raw.span());
@@ -116,17 +127,32 @@ pub(super) fn validate(
     let tunnel_source = file.balancer.as_ref().and_then(|raw| raw.get_ref().tunnel_source.clone());
     let mut balancer = balancer(file.balancer, problems);
     balancer.plane = plane.or(balancer.plane);
+    let af_xdp = af_xdp::table(file.af_xdp, problems);
     let dpdk = dpdk::table(file.dpdk, problems);
+    let place = file.offload.as_ref().map(Spanned::span);
+    let offload = offload::table(file.offload, problems);
+    if let Some(place) = &place {
+        let kind = balancer.plane.unwrap_or_default();
+        let threads = if kind == PlaneKind::Dpdk { dpdk.0.threads } else { af_xdp.threads };
+        let beside = offload::Beside { kind, threads, interfaces: balancer.interfaces.len() };
+        offload::can_be(offload.as_ref(), place, &beside, problems);
+    }
     let p4 = p4::table(file.p4, problems);
     match balancer.plane {
         Some(kind @ (PlaneKind::AfXdp | PlaneKind::Dpdk)) => {
-            in_user_space(kind, &file.service, (followed.as_ref(), next.as_ref()), problems);
+            let asked = [
+                (place_of(followed.as_ref()), "follow_flows", "follows no connections"),
+                (place_of(next.as_ref()), "next_program", "hands no packets on to another program"),
+                (place_of(counted.as_ref()), "count_interfaces", "does not count by interface"),
+            ];
+            in_user_space(kind, &file.service, asked, problems);
         }
         Some(PlaneKind::P4) => {
             let asked = p4::Asked {
                 mode: said.as_ref().and_then(|(_, mode)| mode.clone()),
-                followed: followed.as_ref().map(Spanned::span),
-                next_program: next.as_ref().map(Spanned::span),
+                followed: place_of(followed.as_ref()),
+                next_program: place_of(next.as_ref()),
+                counted: place_of(counted.as_ref()),
                 tunnel_source,
                 store: file.store.as_ref().map(Spanned::span),
                 limits: file.limits.as_ref(),
@@ -175,6 +201,10 @@ pub(super) fn validate(
         }
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
+        if place.is_some() {
+            offload::outlive_looks(&services, &places, problems);
+        }
+        fragments_are_alone(&services, &places, problems);
         agents::are_heard(&services, &places, heard, problems);
         if fleet {
             store::serve_a_fleet(&services, &places, problems);
@@ -185,7 +215,9 @@ pub(super) fn validate(
     let whole = services.len() == given;
     whole.then_some(File {
         balancer,
+        af_xdp,
         dpdk: dpdk.0,
+        offload,
         p4,
         limits,
         api,
@@ -306,6 +338,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         ),
         web,
         follow_flows: follow_flows(raw.follow_flows.as_ref(), &mut scope),
+        count_interfaces: raw.count_interfaces.map(Spanned::into_inner),
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
@@ -313,30 +346,24 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
     }
 }
 
+fn place_of<T>(field: Option<&Spanned<T>>) -> Option<Range<usize>> {
+    field.map(Spanned::span)
+}
+
 /// What there is not where a plane in user space decides packets.
 fn in_user_space(
     kind: PlaneKind,
     services: &[Spanned<written::Service>],
-    (followed, next): (Option<&Spanned<i64>>, Option<&Spanned<String>>),
+    asked: [(Option<Range<usize>>, &str, &str); 3],
     problems: &mut Problems<'_>,
 ) {
     let kind = kind.name();
     let instead = "remove it, or set balancer.plane = \"kernel\"";
-    if let Some(given) = next {
-        problems.add(
-            given.span(),
-            "balancer: next_program",
-            format!("a plane in user space ({kind}) hands no packets on to another program"),
-            instead,
-        );
-    }
-    if let Some(given) = followed {
-        problems.add(
-            given.span(),
-            "balancer: follow_flows",
-            format!("a plane in user space ({kind}) follows no connections"),
-            instead,
-        );
+    for (place, field, lacks) in asked {
+        if let Some(place) = place {
+            let wrong = format!("a plane in user space ({kind}) {lacks}");
+            problems.add(place, format!("balancer: {field}"), wrong, instead);
+        }
     }
     for (at, service) in services.iter().enumerate() {
         let raw = service.get_ref();
@@ -531,6 +558,29 @@ fn unique_addresses(services: &[Spanned<written::Service>], problems: &mut Probl
         for vip in &claim.vips {
             seen.entry(*vip).or_default().push((claim.clone(), title.clone()));
         }
+    }
+}
+
+/// Where later fragments are led by their source, no other service may listen at the address on the protocol: they do
+/// not say which one they are for.
+fn fragments_are_alone(services: &[Service], places: &[Range<usize>], problems: &mut Problems<'_>) {
+    for (at, service) in services.iter().enumerate().filter(|(_, one)| one.fragments_by_source) {
+        let meets = |other: &Service| {
+            let both = |vip: &Vip| other.vips.iter().any(|other| other.meets(vip));
+            other.protocol == service.protocol && service.vips.iter().any(both)
+        };
+        let mut others = services.iter().enumerate().filter(|(other, _)| *other != at);
+        let Some((_, other)) = others.find(|(_, other)| meets(other)) else { continue };
+        problems.add(
+            places[at].clone(),
+            format!("service {:?}: fragments", service.name),
+            format!(
+                "service {:?} is at the same address and of the same protocol, and a later fragment does not say \
+                 which of both it is for",
+                other.name
+            ),
+            "give one of the two another address, or remove it",
+        );
     }
 }
 

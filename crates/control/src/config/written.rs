@@ -20,7 +20,9 @@ type Field<T> = Option<Spanned<T>>;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub balancer: Field<Balancer>,
+    pub af_xdp: Field<AfXdp>,
     pub dpdk: Field<Dpdk>,
+    pub offload: Field<Offload>,
     pub p4: Field<P4>,
     pub limits: Field<Limits>,
     pub api: Field<Api>,
@@ -52,6 +54,7 @@ pub(super) struct Balancer {
     pub include: Field<Vec<Spanned<String>>>,
     pub hold_checks_at: Field<i64>,
     pub follow_flows: Field<i64>,
+    pub count_interfaces: Field<bool>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
     pub nat_sources: Field<Vec<Spanned<String>>>,
@@ -61,11 +64,29 @@ pub(super) struct Balancer {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct AfXdp {
+    pub threads: Field<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Dpdk {
     pub devices: Field<Vec<Spanned<String>>>,
     pub huge_pages: Field<bool>,
     pub memory_mb: Field<i64>,
     pub longest_nap: Field<String>,
+    pub threads: Field<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Offload {
+    pub card: Field<String>,
+    pub rules: Field<i64>,
+    pub queues: Field<i64>,
+    pub choice: Field<String>,
+    pub hysteresis: Field<i64>,
+    pub profile: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -165,12 +186,15 @@ pub(super) struct Service {
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
+    pub fragments: Field<String>,
     pub states: Field<String>,
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
     pub mss: Field<Value>,
     pub cookie_key: Field<String>,
+    pub cookie_keys: Field<Vec<Spanned<String>>>,
+    pub issue_key: Field<i64>,
     pub allow: Field<Vec<Spanned<String>>>,
     pub deny: Field<Vec<Spanned<String>>>,
     pub allow_file: Field<String>,
@@ -279,7 +303,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 23] = [
+    const OWN: [&str; 26] = [
         "name",
         "vip",
         "protocol",
@@ -287,12 +311,15 @@ fn names() -> &'static [&'static str] {
         "any_port",
         "method",
         "affinity",
+        "fragments",
         "states",
         "idle_timeout",
         "forward",
         "tunnel_port",
         "mss",
         "cookie_key",
+        "cookie_keys",
+        "issue_key",
         "allow",
         "deny",
         "allow_file",
@@ -346,12 +373,15 @@ impl<'de> Visitor<'de> for Fields {
                 "any_port" => service.any_port = Some(map.next_value()?),
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
+                "fragments" => service.fragments = Some(map.next_value()?),
                 "states" => service.states = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
                 "mss" => service.mss = Some(map.next_value()?),
                 "cookie_key" => service.cookie_key = Some(map.next_value()?),
+                "cookie_keys" => service.cookie_keys = Some(map.next_value()?),
+                "issue_key" => service.issue_key = Some(map.next_value()?),
                 "allow" => service.allow = Some(map.next_value()?),
                 "deny" => service.deny = Some(map.next_value()?),
                 "allow_file" => service.allow_file = Some(map.next_value()?),

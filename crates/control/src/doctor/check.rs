@@ -86,6 +86,7 @@ fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome
 fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcome) -> Finding {
     let (title, port) = (title(service, backend), service.check_port(check, backend));
     let kind = match &check.what {
+        What::Agent => "agent".to_owned(),
         What::Tcp => format!("health check on port {port}"),
         What::Script(script) => {
             format!("health check by {}", script.command.first().map_or("", String::as_str))
@@ -97,6 +98,11 @@ fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcom
         Via::Service => format!("{kind} through the service"),
     };
     match outcome {
+        // It says so to the balancer alone.
+        _ if check.what == What::Agent => Finding::ok(
+            "check",
+            format!("{title}: its agent says how it is; `weir status` shows that"),
+        ),
         Outcome::Passed(_) => Finding::ok("check", format!("{title}: its {kind} succeeds")),
         // A server may be started any time: weir is as it should be.
         Outcome::Failed(why) => Finding::warn(

@@ -5,6 +5,7 @@
 //! until its agent has been lost for a while (docs/agent.md).
 
 mod peers;
+mod serving;
 mod status;
 
 pub(super) use peers::place;
@@ -14,6 +15,7 @@ use super::service::{PoolMember, ServiceRuntime};
 use super::told::Told;
 use super::{Command, Engine, EngineError, tolerate};
 use crate::config::{Agents as Configured, Config, Ports, Protocol, Service};
+use crate::health::told::{self, Word};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -48,6 +50,10 @@ pub enum Order {
     Collect(u64),
     /// These are the balancers of the fleet.
     Balancers(weir_rpc::Balancers),
+    /// So packets come.
+    Serving(weir_rpc::Serving),
+    /// So servers make QUIC ids.
+    QuicLb(weir_rpc::QuicLb),
 }
 
 /// An agent that calls, with what TLS says of it.
@@ -122,7 +128,11 @@ pub enum Said {
         run_queue: u32,
         /// What schedulers are to go by.
         load: Option<f64>,
+        /// It does not know any more what they are to go by.
+        unknown: bool,
     },
+    /// Whether its backends are well.
+    Health(Word),
 }
 
 /// A backend of a service, and the ports that are another service's, where it has any.
@@ -153,6 +163,8 @@ struct Speaker {
     /// Number of its list of endpoints, and the list.
     list: u64,
     places: BTreeMap<u32, Place>,
+    /// What it was told last of how packets come, and of QUIC ids.
+    said: serving::Said,
     /// Those of the list before, of which it may still speak.
     former: BTreeSet<u32>,
     /// The next event that is to come; none before the first dump.
@@ -541,6 +553,7 @@ impl<P: Plane> Engine<P> {
         let held = resumed.map(|one| one.held).unwrap_or_default();
         let (name, from, version) = (&newcomer.name, newcomer.from, &newcomer.version);
         info!(agent = name, %from, version, resumes = next.is_some(), "an agent calls");
+        let said = self.said_to(&newcomer.name, &newcomer.addresses);
         let welcome = Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -548,11 +561,14 @@ impl<P: Plane> Engine<P> {
             have: next.unwrap_or(0),
             endpoints: Some(list(number, &places)),
             balancers: self.balancers(),
+            serving: Some(said.serving.clone()),
+            quic_lb: Some(said.quic.clone()),
         };
         let speaker = Speaker {
             since: Instant::now(),
             list: number,
             places,
+            said,
             former: BTreeSet::new(),
             next,
             dump: None,
@@ -580,17 +596,17 @@ impl<P: Plane> Engine<P> {
         Ok(welcome)
     }
 
-    /// A session is over, or (`None`) somebody was not let in.
-    pub(super) fn agent_gone(&mut self, session: Option<u64>) {
-        match session {
-            None => self.agents.turned_away += 1,
-            Some(session) => {
-                if let Some(from) = self.agents.lose(session) {
-                    info!(%from, "an agent is gone");
-                    self.follow_told();
-                }
-            }
+    /// A session is over.
+    pub(super) fn agent_gone(&mut self, session: u64) {
+        if let Some(from) = self.agents.lose(session) {
+            info!(%from, "an agent is gone");
+            self.follow_told();
         }
+    }
+
+    /// So many more were turned away before they could say anything.
+    pub(super) fn agents_turned_away(&mut self, count: u64) {
+        self.agents.turned_away += count;
     }
 
     /// An agent says something; an error ends its session.
@@ -603,12 +619,16 @@ impl<P: Plane> Engine<P> {
                 (one.lag, one.connections, one.lost) = (Some(lag), connections, lost);
                 Ok(())
             }
-            Said::Load { cpu, run_queue, load } => {
+            Said::Load { cpu, run_queue, load, unknown } => {
                 (one.cpu, one.run_queue) = (cpu, run_queue);
                 let addresses = one.newcomer.addresses.clone();
-                if let Some(load) = load {
+                if load.is_some() || unknown {
                     self.agent_loads(&addresses, load);
                 }
+                Ok(())
+            }
+            Said::Health(word) => {
+                told::tell(&one.newcomer.addresses, &word);
                 Ok(())
             }
             Said::DumpBegin { next, list } => {
@@ -688,7 +708,7 @@ impl<P: Plane> Engine<P> {
                 told = service.opened(key, backend, true, now)?;
                 Ok(())
             });
-            let waits = told == Told::Others && service.claims.get(&key) == Some(&backend);
+            let waits = told == Told::Others && service.claims.has(&key, backend);
             if told != Told::Taken
                 && !waits
                 && let Some(one) = self.agents.speakers.get_mut(&session)
@@ -834,8 +854,8 @@ impl<P: Plane> Engine<P> {
         speakers.filter(move |one| !one.places.is_empty() && one.collected < number)
     }
 
-    /// A load counts for all services that go by what is told.
-    fn agent_loads(&mut self, addresses: &[IpAddr], load: f64) {
+    /// A load counts for all services that go by what is told; none: it is not known any more.
+    fn agent_loads(&mut self, addresses: &[IpAddr], load: Option<f64>) {
         let mut concerned = Vec::new();
         for (name, service) in &mut self.services {
             let own = service.pool.iter().filter(|one| addresses.contains(&one.wanted.address));
@@ -901,6 +921,7 @@ impl<P: Plane> Engine<P> {
             }
         }
         self.tell_balancers();
+        self.tell_serving();
         self.follow_told();
         self.await_agents();
         self.ask_again();

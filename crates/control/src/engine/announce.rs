@@ -3,13 +3,12 @@
 use super::commands::Done;
 use super::{Engine, EngineError};
 use crate::store::StoreError;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::info;
 use weir_announce::{Fact, Facts, Gate, Keeper, Report, Route, Wanted};
+use weir_host::files;
 use weir_plane::Plane;
 
 /// Where it stands, in the run directory, that this balancer is drained.
@@ -41,7 +40,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<(Keeper, watch::Receiver<Wanted>, watch::Sender<Report>), EngineError> {
         let run_dir = &self.config.balancer.run_dir;
         let file = announced_file(run_dir);
-        let drained = run_dir.join(DRAINED).exists();
+        let drained = run_dir.join(DRAINED).symlink_metadata().is_ok();
         // A data plane that went on alone may be announced all the while.
         let delay = self.config.announce.as_ref().map_or(Duration::ZERO, |one| one.learn_delay);
         let gate = Gate::new(if self.resumed { Duration::ZERO } else { delay });
@@ -121,14 +120,8 @@ impl<P: Plane> Engine<P> {
     /// Withdraws all routes of this balancer, or announces them again. It outlives restarts.
     pub(super) fn drain_self(&mut self, drain: bool) -> Done {
         let file = self.config.balancer.run_dir.join(DRAINED);
-        let written = if drain { fs::write(&file, "") } else { fs::remove_file(&file) };
-        match written {
-            Ok(()) => {}
-            Err(error) if !drain && error.kind() == ErrorKind::NotFound => {}
-            Err(source) => {
-                return Err(StoreError::Io { doing: "write", path: file, source }.into());
-            }
-        }
+        let written = if drain { files::write(&file, b"") } else { files::gone(&file) };
+        written.map_err(|source| StoreError::Io { doing: "write", path: file, source })?;
         if let Some(announcer) = &mut self.announcer {
             announcer.drained = drain;
         }

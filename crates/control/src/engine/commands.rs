@@ -1,6 +1,7 @@
 //! What the engine is asked to do, and how it changes pools.
 
 use super::history::{Apply, HistoryReport};
+use super::lines;
 use super::service::{PoolMember, ServiceRuntime, of_target};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
@@ -85,8 +86,10 @@ pub enum Command {
     AgentCalls(Box<Newcomer>, oneshot::Sender<Result<Welcome, String>>),
     /// An agent says something, by the number of its session; the answer says what is wrong with it.
     AgentSays(u64, Said, oneshot::Sender<Result<(), String>>),
-    /// An agent was not let in, or its session ends.
-    AgentGone(Option<u64>),
+    /// An agent's session ends.
+    AgentGone(u64),
+    /// So many more callers were not let in as agents.
+    AgentsRefused(u64),
     /// What is announced to routers.
     Announced(oneshot::Sender<Result<weir_announce::Report, EngineError>>),
     /// Withdraws this balancer from routers, or takes that back.
@@ -213,6 +216,7 @@ impl<P: Plane> Engine<P> {
                 drop(reply.send(self.agent_says(session, said)));
             }
             Command::AgentGone(session) => self.agent_gone(session),
+            Command::AgentsRefused(count) => self.agents_turned_away(count),
             Command::Announced(reply) => drop(reply.send(self.announce_report())),
             Command::DrainSelf(drain, reply) => {
                 let done = self.drain_self(drain);
@@ -229,7 +233,7 @@ impl<P: Plane> Engine<P> {
             Command::Sample(reply) => drop(reply.send(self.sample())),
             Command::Set(service, backend, reply) => {
                 let done = self.make_backend(&service, backend);
-                self.answer_change(done, reply);
+                self.answer_change(done, self.known_of(&service), reply);
             }
             Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
             Command::Rollback(number, breaking, reply) => {
@@ -239,7 +243,9 @@ impl<P: Plane> Engine<P> {
             Command::Text(number, reply) => drop(reply.send(self.text_of(number))),
             Command::Add(service, backend, reply) => {
                 let done = self.add_backend(&service, backend);
-                self.remember_command(&done);
+                if let Ok(said) = &done {
+                    self.remember_kept(said, self.known_of(&service));
+                }
                 drop(reply.send(done));
             }
             Command::Remove(service, backend, reply) => {
@@ -247,21 +253,21 @@ impl<P: Plane> Engine<P> {
             }
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
-                let word = if drain { "drains" } else { "serves again" };
-                let nobody = match drain {
-                    true => self.warning_of_nobody(&service).to_owned(),
-                    false => self.warning_of_maintenance(&service, &backend),
+                let (word, rest) = match drain {
+                    true => ("drains", self.warning_of_nobody(&service).to_owned()),
+                    false => ("serves again", self.warning_of_maintenance(&service, &backend)),
                 };
-                let said = |()| format!("backend {backend} of {service} {word}{nobody}");
-                self.changed(done, said, reply);
+                let its = drain.then_some(&*backend);
+                let said = (format!("backend {backend} of {service} {word}"), rest);
+                self.changed(done, (&service, its), said, reply);
             }
             Command::List(service, wanted, reply) => {
                 let done = self.list_source(&service, &wanted);
-                self.answer_change(done, reply);
+                self.answer_change(done, None, reply);
             }
             Command::Unlist(service, prefix, reply) => {
                 let done = self.unlist_source(&service, &prefix).map(|said| (said, true));
-                self.answer_change(done, reply);
+                self.answer_change(done, None, reply);
             }
             Command::Load(service, backend, load, reply) => {
                 drop(reply.send(self.told_load(&service, &backend, load)));
@@ -270,7 +276,7 @@ impl<P: Plane> Engine<P> {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
                 let spoken = self.find(&service, &backend).ok().and_then(|member| member.spoken);
                 let nobody = if weight == 0 { self.warning_of_nobody(&service) } else { "" };
-                let said = |()| match spoken {
+                let said = match spoken {
                     Some(Spoken::Weight(own)) => format!(
                         "backend {backend} of {service} has weight {weight}, once it does not say its own \
                          any more, which counts ({own})"
@@ -279,9 +285,10 @@ impl<P: Plane> Engine<P> {
                         "backend {backend} of {service} has weight {weight}, of which it takes {share}, as \
                          it says"
                     ),
-                    None => format!("backend {backend} of {service} has weight {weight}{nobody}"),
+                    None => format!("backend {backend} of {service} has weight {weight}"),
                 };
-                self.changed(done, said, reply);
+                let rest = if spoken.is_none() { nobody } else { "" };
+                self.changed(done, (&service, None), (said, rest.to_owned()), reply);
             }
         }
     }
@@ -357,10 +364,20 @@ impl<P: Plane> Engine<P> {
             }
             let backend = member.wanted.name.clone();
             let (up, detail) = (transition.up, &*transition.detail);
-            info!(service = name, backend, up, detail, "health check");
             let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
             // With nobody up there is no better place for them.
             let moves = moves && !up && service.all_down().is_none() && service.agreed.is_none();
+            self.lines.health(&lines::Change {
+                service: &name,
+                backend: &backend,
+                up,
+                detail,
+                connections: service.states_of(id),
+                fate: match check.map_or(DeadConnections::Keep, |check| check.dead_connections) {
+                    DeadConnections::Move if !moves => DeadConnections::Keep,
+                    fate => fate,
+                },
+            });
             // Where marking fails, the table says it, and the next look at its next hop again.
             if !self.is_marked_in_step(transition) {
                 self.mark(id, up);
@@ -424,10 +441,9 @@ impl<P: Plane> Engine<P> {
             if let Some(member) = service.pool.iter_mut().find(|member| member.id == id) {
                 *member = fresh.clone();
             }
-            service.leaving.push(id);
+            service.leave(id);
         })?;
-        let connections = held.map_or(-1, |held| held as i64);
-        info!(service = name, connections, "connections of a dead backend have moved");
+        self.lines.moved(name, held);
         Ok(())
     }
 
@@ -472,7 +488,7 @@ impl<P: Plane> Engine<P> {
         let held = self.service(service)?.states_of(member.id);
         self.commit(service, |service| {
             service.pool.retain(|m| m.id != member.id);
-            service.leaving.push(member.id);
+            service.leave(member.id);
         })?;
         let nobody = self.warning_of_nobody(service);
         // Whoever wants it back, by the history, needs where it was.
@@ -521,33 +537,56 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Remembers a change of a backend, if it is one, and answers.
+    /// Remembers a change of a backend that moves no connection, if it is one, and answers: with how many stay, of the
+    /// service or of one backend, if there are any and somebody knows.
     fn changed(
         &mut self,
         done: Result<bool, EngineError>,
-        said: impl FnOnce(()) -> String,
+        (service, backend): (&str, Option<&str>),
+        (said, rest): (String, String),
         reply: oneshot::Sender<Done>,
     ) {
-        let done = match done {
-            Ok(false) => Ok(format!("{} already", said(()))),
-            Ok(true) => {
-                let done = Ok(said(()));
-                self.remember_command(&done);
-                done
+        let done = done.map(|changed| {
+            if !changed {
+                return format!("{said}{rest} already");
             }
-            Err(error) => Err(error),
-        };
+            let known = self.known_of(service);
+            let stay = match backend {
+                Some(backend) => self.stay_there(service, backend),
+                None => {
+                    stay(known, "connections stay where they are", "connection stays where it is")
+                }
+            };
+            let said = format!("{said}{stay}{rest}");
+            self.remember_kept(&said, known);
+            said
+        });
         drop(reply.send(done));
+    }
+
+    /// How many connections are known of a service, where that is soon counted.
+    fn known_of(&self, service: &str) -> Option<usize> {
+        let service = self.services.get(service)?;
+        let counted = service.in_force.method.id().needs().states;
+        counted.then(|| self.count_known(service)).flatten()
+    }
+
+    /// How many a backend keeps that takes no new ones.
+    fn stay_there(&self, service: &str, backend: &str) -> String {
+        let service = self.services.get(service);
+        let held = service.and_then(|one| one.states_of(one.member(backend)?.id));
+        stay(held, "connections that it has stay", "connection that it has stays")
     }
 
     /// Remembers what was done, if that has changed anything, and answers.
     fn answer_change(
         &mut self,
         done: Result<(String, bool), EngineError>,
+        kept: Option<usize>,
         reply: oneshot::Sender<Done>,
     ) {
         if let Ok((said, true)) = &done {
-            self.remember_command(&Ok(said.clone()));
+            self.remember_kept(said, kept);
         }
         drop(reply.send(done.map(|(said, _)| said)));
     }
@@ -585,7 +624,8 @@ impl<P: Plane> Engine<P> {
         change: impl FnOnce(&mut ServiceRuntime),
     ) -> Result<(), EngineError> {
         let service = self.service_mut(name)?;
-        let (pool, leaving) = (service.pool.clone(), service.leaving.clone());
+        let (pool, leaving, leaves) =
+            (service.pool.clone(), service.leaving.clone(), service.leaves);
         let dirty = service.dirty;
         change(service);
         service.dirty = true;
@@ -600,7 +640,7 @@ impl<P: Plane> Engine<P> {
             let service = self.service_mut(name)?;
             service.dirty = dirty;
             let now = std::mem::replace(&mut service.pool, pool);
-            service.leaving = leaving;
+            (service.leaving, service.leaves) = (leaving, leaves);
             service.keep_what_was_said(&changed, &now);
             let dirty = service.dirty;
             if !dirty && service.trouble.as_ref().is_some_and(|trouble| !trouble.loose) {
@@ -629,12 +669,31 @@ impl<P: Plane> Engine<P> {
         let installed = new.iter().try_for_each(|member| self.install(member, way, true));
         let done = installed.and_then(|()| self.commit(name, change));
         if done.is_err() {
-            for member in new {
-                let back = self.plane.set_backend(member.id, None).plane();
-                tolerate("take a backend back", back);
-            }
+            self.take_back(new.iter().map(|member| member.id));
         }
         done
+    }
+
+    /// Takes back what the data plane was told of backends that have come to nothing. What cannot be taken back is
+    /// tried again, and its number is nobody's until then.
+    pub(super) fn take_back(&mut self, ids: impl IntoIterator<Item = BackendId>) {
+        self.untaken.extend(ids);
+        tolerate("take a backend back", self.take_back_again());
+    }
+
+    /// The same, of those that could not be taken back.
+    ///
+    /// # Errors
+    /// What the data plane says of the first that still cannot.
+    pub(super) fn take_back_again(&mut self) -> Result<(), EngineError> {
+        let mut first = Ok(());
+        for id in std::mem::take(&mut self.untaken) {
+            if let Err(error) = self.plane.set_backend(id, None).plane() {
+                self.untaken.insert(id);
+                first = first.and(Err(error));
+            }
+        }
+        first
     }
 
     pub(super) fn forget_states(
@@ -705,5 +764,14 @@ impl<P: Plane> Engine<P> {
             }));
         }
         targets
+    }
+}
+
+/// What is said of connections that stay: nothing if there are none, or nobody knows of any.
+fn stay(count: Option<usize>, many: &str, one: &str) -> String {
+    match count {
+        None | Some(0) => String::new(),
+        Some(1) => format!("; the {one}"),
+        Some(count) => format!("; the {count} {many}"),
     }
 }

@@ -411,7 +411,7 @@ impl<P: Plane> Engine<P> {
             let held: Vec<Option<usize>> = gone.iter().map(|(id, _)| held(*id)).collect();
             let removed = self.commit(&name, |service| {
                 service.pool.retain(|member| !gone.iter().any(|(id, _)| *id == member.id));
-                service.leaving.extend(gone.iter().map(|(id, _)| *id));
+                gone.iter().for_each(|(id, _)| service.leave(*id));
             });
             if let Err(error) = removed {
                 warn!(service = name, %error, "cannot remove backends whose records are gone");

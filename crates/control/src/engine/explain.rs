@@ -218,11 +218,12 @@ impl<P: Plane> Engine<P> {
             Image::Cheetah(table) if table.header().flags().has(Flags::TELLS) => {
                 let cookies = &table.body().0;
                 let known = self.plane.connection(flow).plane()?;
-                let number = known.and_then(|known| cookies.servers.number(known.backend.get()));
-                let codec = cookies.method.codec();
-                return Ok(
-                    number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16)
-                );
+                // Under the key that issues: one under another key leads to the same backend while that is read.
+                let cookie = known.and_then(|known| {
+                    let backend = known.backend.get();
+                    cookies.method.cookie_for(&cookies.servers, question.hash, backend)
+                });
+                return Ok(cookie.map(|cookie| u32::from(cookie) << 16));
             }
             Image::Cheetah(table) => *table.body().0.method.codec(),
             Image::CheetahStateful(table) if table.header().flags().has(Flags::TELLS) => {

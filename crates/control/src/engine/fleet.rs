@@ -5,13 +5,15 @@
 //! replaces the one in the store, if that is still the one that it was made of. All balancers follow the store,
 //! this one at the moment that it has its answer. Without the store everything goes on as it is.
 
+mod apart;
 mod status;
 
-#[cfg(test)]
-pub(super) use status::digest_of;
 pub use status::{BalancerStatus, FleetStatus};
+pub(super) use status::{digest_of, digest_of_rows};
 
+use self::apart::Apart;
 use super::commands::{Command, Done};
+use super::cookies::settings_of;
 use super::history::{Apply, Beside};
 use super::places::Salts;
 use super::reload::How;
@@ -51,6 +53,8 @@ pub struct Begun {
     pub own: String,
     /// Whether it has been in the fleet before.
     pub joined: bool,
+    /// Whether the store was heard, and this start goes by what it has.
+    pub followed: bool,
     /// What there is to tell.
     pub notes: Vec<String>,
 }
@@ -109,8 +113,7 @@ pub(super) struct Fleet {
     revision: Option<i64>,
     /// What the store has and is not followed, and why.
     behind: Option<Behind>,
-    /// Since when the store was not followed, be it that it does not answer.
-    apart: Option<Instant>,
+    apart: Apart,
     /// A change is on its way.
     proposing: bool,
     waiting: VecDeque<(Who, Option<oneshot::Sender<u64>>, Command)>,
@@ -181,7 +184,7 @@ pub async fn begin(
     };
     let seen = tokio::time::timeout(store.wait, looked).await;
     let seen = seen.unwrap_or_else(|_| Err(FleetError::Unreachable("no answer in time".into())));
-    let mut step = None;
+    let (mut step, mut followed) = (None, seen.is_ok());
     let found = match seen {
         Ok(seen) => {
             step = seen.step.map(|(step, _)| step);
@@ -196,7 +199,7 @@ pub async fn begin(
             if cache.document.is_none() {
                 let config = parse(&parts.own, path, plane)?;
                 let own = parts.own;
-                return Ok((config, Some(Begun { cache, step, own, joined, notes })));
+                return Ok((config, Some(Begun { cache, step, own, joined, followed, notes })));
             }
             None
         }
@@ -205,16 +208,19 @@ pub async fn begin(
     if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
         match parse(&text::join(&parts.own, &document.text), path, plane) {
             Ok(_) => cache.document = Some(document),
-            Err(error) if joined => notes.push(format!(
-                "change {} of the fleet cannot be followed, and change {kept} goes on: {error}",
-                document.change
-            )),
+            Err(error) if joined => {
+                followed = false;
+                notes.push(format!(
+                    "change {} of the fleet cannot be followed, and change {kept} goes on: {error}",
+                    document.change
+                ));
+            }
             Err(error) => return Err(error),
         }
     }
     // A fleet without a configuration gets that of the first balancer.
     let Some(document) = &cache.document else {
-        return Ok((config, Some(Begun { cache, step, own: parts.own, joined, notes })));
+        return Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })));
     };
     if parts.shared != document.text && joined {
         notes.push(format!(
@@ -223,7 +229,7 @@ pub async fn begin(
         ));
     }
     let config = parse(&text::join(&parts.own, &document.text), path, plane)?;
-    Ok((config, Some(Begun { cache, step, own: parts.own, joined, notes })))
+    Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })))
 }
 
 fn parse(
@@ -247,7 +253,7 @@ impl Fleet {
             keys: keys.unwrap_or_default(),
             revision: None,
             behind: None,
-            apart: None,
+            apart: Apart::new(begun.followed),
             proposing: false,
             waiting: VecDeque::new(),
             ends: None,
@@ -700,7 +706,8 @@ impl<P: Plane> Engine<P> {
         document.what = wanted.said.clone().unwrap_or_else(|| wanted.what.to_owned());
         // What this balancer would refuse itself the others never see.
         let former = self.with_keys(document.services.clone());
-        let looked = self.reaches(&config).and_then(|()| {
+        let ready = if wanted.breaking { Ok(()) } else { self.keys_may_turn(&config) };
+        let looked = ready.and_then(|()| self.reaches(&config)).and_then(|()| {
             let how = How { start: false, breaking: wanted.breaking };
             self.plan(&config, how).map(drop)
         });
@@ -963,19 +970,8 @@ impl<P: Plane> Engine<P> {
         if let Some((document, revision)) = due {
             self.store_has(document, revision);
         }
-        if let Some(fleet) = &mut self.fleet {
-            let together = fleet.report().reachable && fleet.behind.is_none();
-            fleet.apart =
-                if together { None } else { fleet.apart.or_else(|| Some(Instant::now())) };
-        }
+        self.look_whether_apart();
         self.tell_fleet();
-    }
-
-    /// Whether it has not followed its fleet for so long that its routes are to be withdrawn.
-    pub(super) fn is_apart(&self) -> bool {
-        let after = self.config.store.as_ref().and_then(|store| store.withdraw_after);
-        let since = self.fleet.as_ref().and_then(|fleet| fleet.apart);
-        after.zip(since).is_some_and(|(after, since)| since.elapsed() >= after)
     }
 }
 
@@ -984,11 +980,11 @@ fn numbered(wanted: &Service, now: Option<&ServiceRuntime>) -> Result<Vec<Number
     if wanted.method.id() != MethodId::Cheetah {
         return Ok(Vec::new());
     }
-    let settings = wanted.method.settings();
+    let settings = settings_of(wanted);
     let before = now.filter(|now| now.in_force.method.id() == MethodId::Cheetah);
     let list = before
         .map(|now| now.servers.clone().unwrap_or_else(|| now.builder.numbered(&now.members())));
-    let mut all = AllServers::of_list(numbers(settings), &list.unwrap_or_default());
+    let mut all = AllServers::of_list(numbers(&settings), &list.unwrap_or_default());
     all.keep_only(|name| wanted.backends.iter().any(|backend| backend.name == name));
     for backend in &wanted.backends {
         all.join(&backend.name).map_err(weir_steering::BuildError::from)?;

@@ -251,6 +251,11 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// Remembers a command that has broken none of the connections that are known of its service, if that is known.
+    pub(super) fn remember_kept(&mut self, done: &str, known: Option<usize>) {
+        self.remember_removal(done, known, known.map(|_| 0));
+    }
+
     /// Remembers that a backend was removed: of the connections of its service, so many were its own.
     pub(super) fn remember_removal(
         &mut self,

@@ -36,9 +36,12 @@ impl Loads {
         self.told.get(&id).copied()
     }
 
-    /// A backend says how loaded it is, or somebody else does.
-    pub fn tell(&mut self, id: BackendId, load: f64) {
-        self.told.insert(id, load);
+    /// A backend says how loaded it is, or somebody else does; none: nobody knows any more.
+    pub fn tell(&mut self, id: BackendId, load: Option<f64>) {
+        match load {
+            Some(load) => self.told.insert(id, load),
+            None => self.told.remove(&id),
+        };
     }
 
     /// What a backend's weight is multiplied by.

@@ -48,12 +48,22 @@ fn ring(mut bell: &UnixStream) {
 }
 
 impl Sender {
-    /// What is looked at, and what health checks say, waits for no update of a table: the former is true at any
-    /// time, and the latter is about where packets go now. Whoever asks for one after the other of two commands
-    /// has the answer of the first before.
+    /// What is looked at, and what health checks and the kernel say, waits for no update of a table: the former is
+    /// true at any time, and the latter is about where packets go now. Whoever asks for one after the other of two
+    /// commands has the answer of the first before.
     fn queue_of(&self, command: &Command) -> &mpsc::Sender<Command> {
         match command {
-            Command::Status(_) | Command::Health(_) => &self.urgent,
+            Command::Health(_)
+            | Command::Network(_)
+            | Command::Status(_)
+            | Command::Explain(..)
+            | Command::Plan(..)
+            | Command::History(_)
+            | Command::Text(..)
+            | Command::Sample(_)
+            | Command::Announced(_)
+            | Command::FleetStatus(_)
+            | Command::Ping(_) => &self.urgent,
             _ => &self.queue,
         }
     }

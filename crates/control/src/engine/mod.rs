@@ -8,9 +8,12 @@ mod announce;
 mod beyond;
 mod by_id;
 mod caps;
+mod claims;
 mod commands;
+mod cookies;
 mod discover;
 mod document;
+mod draft;
 mod error;
 mod events;
 mod explain;
@@ -22,7 +25,9 @@ mod half_open;
 mod held;
 mod history;
 mod holder;
+mod lent;
 mod limits;
+mod lines;
 mod loads;
 mod mailbox;
 mod maintenance;
@@ -33,6 +38,7 @@ mod places;
 mod plan;
 mod prefixes;
 mod reload;
+mod room;
 mod rows;
 mod sample;
 mod service;
@@ -75,8 +81,8 @@ pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
 pub use sources::{ListSource, ListedSource};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
-    ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
+    BackendStatus, CheckStatus, InterfaceStatus, LostStatus, NatSourceStatus, OutcomeStatus,
+    PlaneStatus, ReturnedStatus, ServiceStatus, SourceStatus, Status, TunnelStatus,
 };
 pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
@@ -94,7 +100,7 @@ use error::PlaneResult;
 use reload::How;
 use service::ServiceRuntime;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixListener;
 use std::path::{Path as FilePath, PathBuf};
@@ -102,7 +108,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
-use weir_dataplane::{Interface, KernelPlane, LivePlane};
+use weir_dataplane::{BY_INTERFACE, Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
 use weir_steering::{BackendId, Driver, ServiceId, Side};
 
@@ -183,10 +189,18 @@ pub struct Engine<P: Plane = LivePlane> {
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
     warnings: Vec<String>,
+    lines: lines::Lines,
     /// Commands that are followed between the steps of other work.
     urgent: Option<tokio::sync::mpsc::Receiver<Command>>,
     /// The next of them, which waits for a table that says what a health check has said before it.
     after_checks: Option<Command>,
+    /// The service whose states are lent ([`lend`](Self::lend)).
+    lent: Option<String>,
+    /// A service of the pass changes its method. What begins between the draft and the table is known to the former
+    /// build face alone, so that its report waits until packets follow the new one.
+    turns: bool,
+    /// Questions about states that were lent when they came.
+    put_off: VecDeque<Command>,
     /// What health checks have said during an update.
     late: Vec<crate::health::Transition>,
     /// Packets of a service have stopped asking for pending flows since they were last waited for.
@@ -201,6 +215,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unread: Option<Side>,
     /// Services that are gone, and not all of them is cleared away.
     gone: Vec<reload::Gone>,
+    /// Backends that came to nothing, and that the data plane could not take back yet.
+    untaken: BTreeSet<BackendId>,
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
     /// Counts periods of activity.
@@ -211,6 +227,8 @@ pub struct Engine<P: Plane = LivePlane> {
     counting: bool,
     /// Numbers of services whose half-open connections are to be looked at.
     unlooked: Vec<ServiceId>,
+    /// Why the guard is not what it should be.
+    unguarded: Option<String>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
     /// Fewer connections than these are no reason to make marks for all: there was no memory.
@@ -228,6 +246,9 @@ pub struct Engine<P: Plane = LivePlane> {
     /// Seconds by which a test is ahead of its time.
     #[cfg(test)]
     ahead: u32,
+    /// What a test has work on lent states begin with.
+    #[cfg(test)]
+    slow: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Somebody looks at packets.
     trace: Option<trace::Trace>,
     /// How many times somebody has.
@@ -351,10 +372,18 @@ impl Engine {
         starting: Starting,
     ) -> Result<Self, EngineError> {
         let kind = config.balancer.plane;
-        let opened = KernelPlane::open(Some(directory), &limits::wanted(&config));
+        let wanted = limits::wanted(&config);
+        let opened = match config.balancer.count_interfaces {
+            true => KernelPlane::open_object(BY_INTERFACE, Some(directory), &wanted),
+            false => KernelPlane::open(Some(directory), &wanted),
+        };
         let file = || Source::File(config_path.clone());
         let (mut kernel, report) =
             opened.map_err(|error| limits::of_limits::<LivePlane>(&file(), error))?;
+        if let Some(converted) = &report.converted {
+            let (maps, held, frames) = (&converted.maps, converted.held, converted.frames);
+            info!(?maps, ?held, frames, "memory that another version has made was taken over");
+        }
         match kind {
             PlaneKind::Kernel => kernel.stand_alone().plane()?,
             // Without sockets all frames that come by a tap are the program's; what both planes share is there.
@@ -559,6 +588,9 @@ impl<P: Plane> Engine<P> {
             warnings: found.warnings.into_iter().chain(trouble).collect(),
             urgent: None,
             after_checks: None,
+            put_off: VecDeque::new(),
+            lent: None,
+            turns: false,
             late: Vec::new(),
             cleared: false,
             waiting: Vec::new(),
@@ -567,11 +599,13 @@ impl<P: Plane> Engine<P> {
             more_aside: false,
             unread: None,
             gone: Vec::new(),
+            untaken: BTreeSet::new(),
             rekeyed: false,
             periods: 0,
             swept: 0,
             counting: false,
             unlooked: Vec::new(),
+            unguarded: None,
             oversize: None,
             unmarked: 0,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
@@ -580,10 +614,13 @@ impl<P: Plane> Engine<P> {
             unsaved: None,
             config: config.clone(),
             config_path,
+            lines: lines::Lines::new(),
             looked_at: RefCell::default(),
             clocked: 0,
             #[cfg(test)]
             ahead: 0,
+            #[cfg(test)]
+            slow: None,
             trace: None,
             traces: 0,
             following: follow::Following::default(),
@@ -617,6 +654,7 @@ impl<P: Plane> Engine<P> {
         engine.restore(&config, found.breaking)?;
         engine.leave_out_lists(&config);
         engine.begin_to_settle();
+        engine.begin_apart();
         let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
         followed.notes.iter().for_each(|note| warn!("{note}"));
         engine.fit(&config);
@@ -721,6 +759,8 @@ impl<P: Plane> Engine<P> {
                     self.after_checks = Some(command);
                     break;
                 }
+                // It is about states that somebody else has just now.
+                Command::Explain(..) if self.has_lent() => self.put_off.push_back(command),
                 command => self.handle(command),
             }
         }
@@ -728,7 +768,11 @@ impl<P: Plane> Engine<P> {
     }
 
     fn next_urgent(&mut self) -> Option<Command> {
-        let first = self.after_checks.take();
+        let put_off = match self.has_lent() {
+            true => None,
+            false => self.put_off.pop_front(),
+        };
+        let first = put_off.or_else(|| self.after_checks.take());
         first.or_else(|| self.urgent.as_mut()?.try_recv().ok())
     }
 
@@ -743,6 +787,10 @@ impl<P: Plane> Engine<P> {
     /// What is due. A failure is logged and tried again later: the tables that are published go on
     /// working, and nothing is gained by giving up.
     fn upkeep(&mut self, timers: &mut Timers) {
+        // What has come while something else was done than an update, or a look for idle flows.
+        if !self.settles() {
+            self.catch_up();
+        }
         self.go_on_in_step();
         for failure in self.publish_due() {
             error!(%failure, "cannot publish");
@@ -754,8 +802,10 @@ impl<P: Plane> Engine<P> {
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
             self.look_at_unrecorded();
+            self.lines.say_rest();
             tolerate("fold pending flows", self.fold_pending());
             tolerate("clear away services that are gone", self.clear_gone());
+            tolerate("take a backend back", self.take_back_again());
             if self.services.values().any(|service| service.unlisted.is_some()) {
                 for failure in self.list_services() {
                     error!(%failure, "packets do not find a service");
@@ -806,12 +856,24 @@ impl<P: Plane> Engine<P> {
         self.go_on_tracing();
         self.follow_connections();
         if timers.slots.due(SLOTS_EVERY) {
+            self.go_on_guarding();
             self.sweep_mappings();
             tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
             self.plane.next_seen_generation();
         }
+    }
+
+    /// The guard is put in place again where that has failed, and it is said while it is not.
+    fn go_on_guarding(&mut self) {
+        let why = self.plane.go_on_guarding();
+        match (&why, &self.unguarded) {
+            (Some(why), None) => warn!(why, "the guard goes by the former services; tried again"),
+            (None, Some(_)) => info!("the guard goes by the services again"),
+            _ => {}
+        }
+        self.unguarded = why;
     }
 
     /// Seconds by the engine's clock, which goes on while the machine sleeps, is never set, and

@@ -264,8 +264,10 @@ impl Salts {
             let (address, bits) = at.vip();
             self.get(&Vip { address, bits })
         };
+        // Of any port it needs no saying.
+        let fragments = service.fragments_by_source && service.port.is_some();
         let places = service.places().into_iter();
-        places.map(|at| Listen { salt: salt(&at), ..at }).collect()
+        places.map(|at| Listen { salt: salt(&at), fragments, ..at }).collect()
     }
 
     /// Of an address or a prefix that another list of addresses does not have: the parts of it that this one

@@ -133,6 +133,10 @@ impl Counted {
         self.build.tell_connections(there);
     }
 
+    pub fn rows_of(&mut self, members: &[Member]) -> Result<Option<Vec<u16>>, BuildError> {
+        self.build.rows_of(members)
+    }
+
     pub fn ask_again(&mut self) {
         self.build.ask_again();
     }

@@ -174,6 +174,19 @@ impl<P: Plane> Engine<P> {
                  or put back what was there"
             )));
         }
+        if old.plane == PlaneKind::AfXdp && self.config.af_xdp != config.af_xdp {
+            let place = from.place(Table::AfXdp, "threads");
+            return Err(EngineError::Conflict(format!(
+                "{place}[af_xdp] cannot change while weir runs with plane = \"af-xdp\"; restart it, or put back \
+                 what was there"
+            )));
+        }
+        if old.plane.is_beside() && self.config.offload != config.offload {
+            let place = from.place(Table::Offload, "card");
+            return Err(EngineError::Conflict(format!(
+                "{place}[offload] cannot change while weir runs; restart it, or put back what was there"
+            )));
+        }
         if old.plane == PlaneKind::P4 && self.config.p4 != config.p4 {
             let place = from.place(Table::P4, "thrift");
             return Err(EngineError::Conflict(format!(
@@ -181,8 +194,9 @@ impl<P: Plane> Engine<P> {
             )));
         }
         let same = |balancer: &Balancer| {
-            let Balancer { name, run_dir, state_dir, mode, plane, .. } = balancer.clone();
-            (name, run_dir, state_dir, mode, plane)
+            let Balancer { name, run_dir, state_dir, mode, plane, count_interfaces, .. } =
+                balancer.clone();
+            (name, run_dir, state_dir, mode, plane, count_interfaces)
         };
         if same(old) != same(new) {
             let differs = [
@@ -191,6 +205,7 @@ impl<P: Plane> Engine<P> {
                 ("state_dir", old.state_dir != new.state_dir),
                 ("mode", old.mode != new.mode),
                 ("plane", old.plane != new.plane),
+                ("count_interfaces", old.count_interfaces != new.count_interfaces),
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();
@@ -250,7 +265,8 @@ impl<P: Plane> Engine<P> {
             refused.push(self.leaves_nothing(self.services.len()));
         }
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
-            let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
+            let change =
+                now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
             let moved = || self.resourced(wanted, config);
             let change =
                 match now.and_then(|now| readdressed(&now.configured, wanted).or_else(moved)) {
@@ -503,9 +519,7 @@ impl<P: Plane> Engine<P> {
 
     /// Clears away what was prepared.
     fn undo(&mut self, prepared: Prepared) {
-        for id in prepared.members {
-            tolerate("take a backend back", self.plane.set_backend(id, None).plane());
-        }
+        self.take_back(prepared.members);
         drop(prepared.created);
         for log in prepared.logs {
             let _ = std::fs::remove_file(log);
@@ -790,7 +804,8 @@ impl<P: Plane> Engine<P> {
         let members = self.services.values().flat_map(|service| &service.pool);
         let leaving = self.services.values().flat_map(|service| &service.leaving).copied();
         let gone = self.gone.iter().flat_map(|gone| gone.backends.iter().copied());
-        let used = members.map(|member| member.id).chain(leaving).chain(gone);
+        let untaken = self.untaken.iter().copied();
+        let used = members.map(|member| member.id).chain(leaving).chain(gone).chain(untaken);
         let saved = self.document.services.values().flat_map(|service| &service.backends);
         let saved = saved.map(|backend| u32::from(backend.id));
         Numbers::counted(used.map(|backend| backend.get().into()), saved)

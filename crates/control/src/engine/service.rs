@@ -2,6 +2,8 @@
 
 use super::EngineError;
 use super::beyond::Beyond;
+use super::claims::Claims;
+use super::cookies::{settings_of, shared_seed};
 use super::discover::{Discovery, Found};
 use super::half_open::HalfOpen;
 use super::held::Held;
@@ -19,7 +21,7 @@ use crate::config::{
     is_host, is_name,
 };
 use crate::store::{Op, StateLog, StateRecord};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,11 +31,10 @@ use weir_fleet::Share;
 use weir_hash::HashKey;
 use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
-    Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, MethodId, Phase, Role,
-    Scheduler, ServiceConfig, ServiceId, ServiceState, StateKey,
+    BackendId, Build, Event, EventKind, Image, Known, Member, MethodId, Phase, Role, Scheduler,
+    ServiceConfig, ServiceId, ServiceState, StateKey,
 };
 use weir_wire::{FlowKey, map_address};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// A member of a pool at run time.
 #[derive(Clone, Debug)]
@@ -102,6 +103,8 @@ pub(super) struct ServiceRuntime {
     pub crowded: Option<StateKey>,
     /// Those of which only the SYN was seen.
     pub half_open: HalfOpen,
+    /// What has been reported while its states are lent; none: they are here.
+    pub kept: Option<VecDeque<(Event, u32)>>,
     /// What counting its connections by prefix takes.
     pub held: Held,
     /// Half-open connections that were forgotten, when that was last said.
@@ -142,9 +145,11 @@ pub(super) struct ServiceRuntime {
     /// packets are reported.
     pub astray: Vec<StateKey>,
     /// States whose backend has no place in the table that is built and not published.
-    orphans: Vec<StateKey>,
+    pub orphans: Vec<StateKey>,
     /// Backends that have left the pool, and not yet the published table.
     pub leaving: Vec<BackendId>,
+    /// Connections that were known of those when they left.
+    pub leaves: usize,
     /// Why the last update was not finished, and when it is tried again.
     pub trouble: Option<Trouble>,
     /// Why states could not be written down: a control plane that dies now forgets some.
@@ -161,7 +166,7 @@ pub(super) struct ServiceRuntime {
     /// The pool that all balancers of a fleet have, where they change it in step; none: this one's own counts.
     pub agreed: Option<Vec<Share>>,
     /// Connections that an agent has said to be its backend's, and that are another one's until that has ended.
-    pub claims: HashMap<StateKey, BackendId>,
+    pub claims: Claims,
     /// Of those that are told of, the backends whose agents are there.
     pub heard: BTreeSet<BackendId>,
     /// Backends that are dead as this balancer has it, while there is no step that says so.
@@ -170,6 +175,8 @@ pub(super) struct ServiceRuntime {
     pub alone: bool,
     /// The table that packets follow is one that an earlier process has made, maybe without the other balancers.
     pub unsure: bool,
+    /// The digest of the rows that its next table is to have, as the leader has made them.
+    pub wanted_rows: Option<String>,
     /// When the last step was made here.
     pub agreed_at: Option<Instant>,
     /// The published table came about in step, and no flow is pending.
@@ -247,6 +254,7 @@ impl ServiceRuntime {
             beyond_prefix: 0,
             crowded: None,
             half_open,
+            kept: None,
             held: Held::default(),
             forgotten_before: 0,
             flooded: None,
@@ -271,6 +279,7 @@ impl ServiceRuntime {
             astray: Vec::new(),
             orphans: Vec::new(),
             leaving: Vec::new(),
+            leaves: 0,
             trouble: None,
             unwritten,
             lost: None,
@@ -279,11 +288,12 @@ impl ServiceRuntime {
             young: Young::default(),
             folded: Vec::new(),
             agreed: None,
-            claims: HashMap::new(),
+            claims: Claims::default(),
             heard: BTreeSet::new(),
             dead_here: BTreeSet::new(),
             alone: false,
             unsure: false,
+            wanted_rows: None,
             agreed_at: None,
             stepped: false,
             collected: HashMap::new(),
@@ -391,6 +401,12 @@ impl ServiceRuntime {
         Some(self.builder.states_of(backend)? + self.young.of(backend))
     }
 
+    /// A backend has left the pool, which the next table is made of.
+    pub fn leave(&mut self, backend: BackendId) {
+        self.leaves += self.states_of(backend).unwrap_or(0);
+        self.leaving.push(backend);
+    }
+
     /// What the control plane knows of a flow.
     pub fn known(&self, key: &StateKey) -> Option<Known> {
         self.builder.known(key)
@@ -477,6 +493,9 @@ impl ServiceRuntime {
     /// Takes up a report of the data plane. What is stored here before the report counts as
     /// consumed survives a crash; seen twice, it does no harm.
     pub fn take_event(&mut self, event: &Event, now: u32) -> Result<(), EngineError> {
+        if self.kept.is_some() {
+            return self.keep_event(event, now);
+        }
         match event.kind {
             EventKind::Start => self.start(event.state.key, event.backend, now),
             EventKind::End => {
@@ -673,79 +692,6 @@ impl ServiceRuntime {
         Ok(())
     }
 
-    /// Drafts the next table; with the states to be pinned beside it. It is published when
-    /// [`published`](Self::published) says so.
-    ///
-    /// Of the connections whose first packet may be repeated no more than `most` are pinned, the
-    /// youngest: those that are armed keep their place without.
-    ///
-    /// Those that packets know to live are not pinned.
-    ///
-    /// The last of the three are connections that the connection table must have besides.
-    pub fn build(
-        &mut self,
-        now: u32,
-        most: usize,
-        armed: Armed<'_>,
-    ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
-        let built = self.fold_young(now).and_then(|()| self.build_folded(now, most, armed));
-        if built.is_err() {
-            self.unfold_young();
-        }
-        built
-    }
-
-    fn build_folded(
-        &mut self,
-        now: u32,
-        most: usize,
-        armed: Armed<'_>,
-    ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
-        let members = self.members();
-        let generation = self.generation + 1;
-        let number = self.number;
-        let servers = self.servers.clone();
-        let follows = self.agreed.is_some() && self.is_shared() && !self.to_be_shared;
-        let base = self.next_base.as_ref().or(self.base.as_ref());
-        let parcel = base.filter(|_| follows).map(|base| Arc::clone(&base.parcel));
-        if follows && parcel.is_none() {
-            return Err(EngineError::Conflict("the table of the fleet is not here yet".into()));
-        }
-        let (builder, tracked) = self.next_builder(now)?;
-        if let Some(servers) = &servers {
-            builder.number_servers(servers);
-        }
-        let mut built = match parcel {
-            Some(parcel) => builder.draft_of(generation, &members, &parcel)?,
-            None => builder.draft_beside(generation, &members, now, armed)?,
-        };
-        let before = built.pinned.len();
-        if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
-            built.pinned.truncate(most);
-        }
-        let left = before - built.pinned.len();
-        if built.astray > 0 {
-            let (service, astray) = (&self.configured.name, built.astray);
-            warn!(
-                service,
-                astray, "the table of the fleet leads connections astray that it was built without"
-            );
-        }
-        if left > 0 {
-            // Then a flow that is not pinned may be one that lives there.
-            let flags = built.table.header().flags();
-            built.table.set_flags(flags.with(Flags::EXACT, false));
-        }
-        self.unpinned = (left, now);
-        if left > 0 {
-            let service = &self.configured.name;
-            warn!(service, left, most, "connections of draining backends are not pinned: too many");
-        }
-        self.orphans = built.orphans;
-        let pin = |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id);
-        Ok((built.table, built.pinned.into_iter().map(pin).collect(), tracked))
-    }
-
     /// The table built last is published. Returns states that have no backend any more.
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
@@ -766,6 +712,8 @@ impl ServiceRuntime {
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);
+        // Not those that have begun anew since the table was drafted.
+        orphans.retain(|key| self.builder.known(key).is_none());
         let logged = self.log_removed(&orphans, now);
         self.written(logged);
         orphans.append(&mut self.astray);
@@ -937,7 +885,7 @@ fn config_of(
 ) -> ServiceConfig {
     let seed = shared_seed(service).unwrap_or(seed);
     ServiceConfig {
-        settings: service.method.settings().clone(),
+        settings: settings_of(service),
         client_affinity: service.affinity == Affinity::Client,
         udp: service.protocol == Protocol::Udp,
         seed,
@@ -946,17 +894,6 @@ fn config_of(
         max_states,
         idle_seconds: idle_seconds(service),
     }
-}
-
-/// The seed of a service whose cookies other balancers have to read, from the key that all of them are given. No
-/// two services of a file have the same.
-fn shared_seed(service: &Service) -> Option<u64> {
-    let VipKey { address, protocol, port } = vip_of(service);
-    let mut bytes = service.cookie_key.as_ref()?.bytes()?.to_vec();
-    bytes.extend(address);
-    bytes.push(protocol.number());
-    bytes.extend(port.unwrap_or(0).to_be_bytes());
-    Some(xxh3_64(&bytes))
 }
 
 /// What a configured service listens on, of several addresses the first.

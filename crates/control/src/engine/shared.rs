@@ -1,7 +1,7 @@
 //! Services whose table all balancers of a fleet have alike: the leader builds it, in a step, of the states of all,
 //! and the others get it from it, or from one another (docs/fleet.md, In step).
 
-use super::fleet::FleetNews;
+use super::fleet::{FleetNews, digest_of, digest_of_rows};
 use super::service::ServiceRuntime;
 use super::{Command, Engine, EngineError};
 use crate::tables::{Shelf, Wish, get};
@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
-use weir_fleet::{Pools, Stage, Step};
+use weir_fleet::{Pools, Share, Stage, Step};
 use weir_plane::Plane;
-use weir_steering::{Armed, InFleet, Parcel};
+use weir_steering::{Armed, Image, InFleet, Parcel};
 
 /// A table that nobody gave is asked for again after so long.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -81,6 +81,42 @@ impl ServiceRuntime {
                 shelf.put(&self.configured.name, digest, Arc::new(parcel.to_bytes()));
             }
         }
+    }
+
+    /// The digest of the rows that its table has with this pool, by a method whose rows go by the pool alone.
+    ///
+    /// # Errors
+    /// [`EngineError::Build`].
+    pub fn digest_of_rows(&mut self, pool: &[Share]) -> Result<Option<String>, EngineError> {
+        let Some(key) = self.builder.published().map(|image| image.header().key) else {
+            return Ok(None);
+        };
+        // Packets are to follow another key or method then.
+        if self.turn.is_some() {
+            return Ok(None);
+        }
+        let agreed = self.agreed.replace(pool.to_vec());
+        let dead = std::mem::take(&mut self.dead_here);
+        let members = self.members();
+        (self.agreed, self.dead_here) = (agreed, dead);
+        let rows = self.builder.rows_of(&members)?;
+        Ok(rows.map(|rows| digest_of_rows(self, &rows, &key)))
+    }
+
+    /// Whether a table that is built has the rows that the leader has made.
+    ///
+    /// # Errors
+    /// [`EngineError::Conflict`], if not.
+    pub fn has_wanted_rows(&self, image: &Image) -> Result<(), EngineError> {
+        let Some(wanted) = &self.wanted_rows else { return Ok(()) };
+        let found = digest_of(self, image);
+        if *wanted == found {
+            return Ok(());
+        }
+        Err(EngineError::Conflict(format!(
+            "its rows have the digest {found}, and the leader's {wanted}: it is not followed; do all balancers have \
+             the same version?"
+        )))
     }
 
     /// Builds the table that all are to follow of what is known of connections here. What packets follow stays.

@@ -174,7 +174,8 @@ impl Listed {
     }
 }
 
-fn boot() -> String {
+/// Which boot of the machine this is.
+pub(super) fn boot() -> String {
     std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned()
 }
 

@@ -5,6 +5,7 @@ use super::by_id::{IdStatus, QuicStatus};
 use super::caps::NewFlowStatus;
 use super::discover::{self, DiscoverStatus};
 use super::maintenance::MaintenanceStatus;
+use super::room::RoomStatus;
 use super::service::ServiceRuntime;
 use super::sources::ListedSource;
 use super::{
@@ -19,9 +20,12 @@ use std::net::IpAddr;
 use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
+use weir_plane::{InterfaceCounters, LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 use weir_wire::Reason;
+
+/// The interfaces that have no row of their own; no interface can have that name.
+const OTHERS: &str = "(others)";
 
 /// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +50,10 @@ pub struct Status {
     /// interfaces, and for others where there are any; none if the kernel does not tell.
     #[serde(default)]
     pub lost: Option<Vec<LostStatus>>,
+    /// What became of the frames that came by each of those interfaces, and by others where there are any; none if
+    /// that is not counted (`count_interfaces`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_interface: Option<Vec<InterfaceStatus>>,
     /// The plane in user space; none if the program in the kernel decides all packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plane: Option<PlaneStatus>,
@@ -91,10 +99,25 @@ pub struct Status {
     pub reports: u64,
     /// Flows in the pending table, over all services.
     pub pending_flows: usize,
+    /// How much room there is, and how much of it is taken, by the names of `[limits]`.
+    #[serde(default)]
+    pub room: Vec<RoomStatus>,
     /// Bytes of the tables' memory that are in use.
     pub table_bytes_used: usize,
     /// Bytes of the tables' memory in all.
     pub table_bytes: usize,
+    /// Tables that were moved within that memory since the start, so that another one found room in a row.
+    #[serde(default)]
+    pub tables_moved: u64,
+    /// Their bytes, in sum.
+    #[serde(default)]
+    pub table_bytes_moved: u64,
+    /// Tables that were written into other memory since the start, for that or for other limits.
+    #[serde(default)]
+    pub tables_packed: u64,
+    /// Their bytes, in sum.
+    #[serde(default)]
+    pub table_bytes_packed: u64,
 }
 
 /// A plane in user space: what it is, and what it has done.
@@ -116,11 +139,20 @@ pub struct PlaneStatus {
     pub utilisation_plus: f64,
     /// What it has counted, by name (docs/planes.md).
     pub counts: BTreeMap<String, u64>,
+    /// Whose rules lead packets of known connections ("emulated", "ntuple"); none if none are wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<String>,
+    /// Why there are no rules, if they are wanted: the plane goes on without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_rules: Option<String>,
 }
 
 impl PlaneStatus {
     /// What an operator should know of it.
     fn warnings(&self) -> Option<String> {
+        if let Some(why) = &self.no_rules {
+            return Some(format!("the plane in user space goes on without rules of a card: {why}"));
+        }
         let why = self.failure.as_ref().filter(|_| self.process.is_none())?;
         let goes_on = match self.kind == PlaneKind::Dpdk.name() {
             true => "no packet comes or goes by DPDK's ports",
@@ -137,6 +169,20 @@ pub struct LostStatus {
     pub interface: String,
     /// Number of frames that were lost since `weir run` started.
     pub frames: u64,
+}
+
+/// What became of the frames that came by an interface: all that came are in one of the three numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InterfaceStatus {
+    /// Name of the interface; of a bond those of its members. "(others)" are those that are gone, and those that are
+    /// not told apart.
+    pub interface: String,
+    /// Frames sent to backends, and answers of backends sent to clients.
+    pub forwarded: u64,
+    /// Frames left to the kernel, or to the next program.
+    pub passed: u64,
+    /// Frames dropped, or answered by weir itself.
+    pub dropped: u64,
 }
 
 /// A service and its published table.
@@ -418,7 +464,7 @@ pub struct CheckStatus {
     /// was.
     #[serde(default)]
     pub unknown: bool,
-    /// What is asked: "tcp", "http", "https", "dns", "udp" or "script"; none: nothing.
+    /// What is asked: "tcp", "http", "https", "dns", "udp", "script" or "agent"; none: nothing.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Checks that were made, or tried, since the process started or the backend was added.
@@ -564,6 +610,8 @@ impl ServiceStatus {
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
+        let [moved, packed] = self.plane.tables_moved();
+        let pending = self.plane.pending().plane()?.len();
         let outcomes: Vec<OutcomeStatus> = self
             .plane
             .outcomes()
@@ -583,7 +631,7 @@ impl<P: Plane> Engine<P> {
         let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
         let services = services.collect::<Result<Vec<_>, _>>()?;
-        let lost = self.lost()?;
+        let (lost, by_interface) = (self.lost()?, self.by_interface()?);
         let ending = self.services.values().zip(&services).flat_map(|(s, shown)| ending(s, shown));
         let ending: Vec<String> = ending.collect();
         let held = self.health.held().map(|(failing, all)| {
@@ -658,6 +706,7 @@ impl<P: Plane> Engine<P> {
             fleet: self.fleet_status().ok(),
             plane,
             lost,
+            by_interface,
             services,
             agents: self.agent_status(),
             agents_turned_away,
@@ -670,9 +719,14 @@ impl<P: Plane> Engine<P> {
             unrecorded_flows: self.plane.unrecorded(),
             bare_packets: self.plane.bare(),
             reports: self.events_taken,
-            pending_flows: self.plane.pending().plane()?.len(),
+            pending_flows: pending,
+            room: self.room(pending),
             table_bytes_used: used,
             table_bytes: all,
+            tables_moved: moved.tables,
+            table_bytes_moved: moved.bytes,
+            tables_packed: packed.tables,
+            table_bytes_packed: packed.bytes,
         })
     }
 
@@ -708,6 +762,8 @@ impl<P: Plane> Engine<P> {
                 .filter(|(name, _)| !name.starts_with("utilisation"))
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
+            offload: self.config.offload.as_ref().map(|offload| offload.card.name().into()),
+            no_rules: user.why_no_rules().filter(|_| process.is_some()),
         })
     }
 
@@ -752,6 +808,30 @@ impl<P: Plane> Engine<P> {
             *lost.entry(interface).or_default() += frames;
         }
         let each = lost.into_iter().map(|(interface, frames)| LostStatus { interface, frames });
+        Ok(Some(each.collect()))
+    }
+
+    /// What became of frames, by the interface that they came by.
+    fn by_interface(&self) -> Result<Option<Vec<InterfaceStatus>>, EngineError> {
+        let Some(counted) = self.plane.interfaces().plane()? else { return Ok(None) };
+        let none = InterfaceCounters::default();
+        let own = self.attached.iter().map(|attached| (attached.interface.clone(), none));
+        let mut all: BTreeMap<String, InterfaceCounters> = own.collect();
+        for (number, counts) in counted {
+            let name = match neigh::interface_by_index(number) {
+                Ok(interface) if number != 0 => interface.name,
+                // Names of interfaces that come and go are no series of their own.
+                _ => OTHERS.into(),
+            };
+            let sum = all.entry(name).or_default();
+            sum.forwarded += counts.forwarded;
+            sum.passed += counts.passed;
+            sum.dropped += counts.dropped;
+        }
+        let each = all.into_iter().map(|(interface, counts)| {
+            let InterfaceCounters { forwarded, passed, dropped } = counts;
+            InterfaceStatus { interface, forwarded, passed, dropped }
+        });
         Ok(Some(each.collect()))
     }
 

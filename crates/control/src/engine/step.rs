@@ -5,7 +5,9 @@
 //! [`Step`] in the store. The leader writes a step when its own view of a pool is another than that, and takes
 //! everybody through its stages.
 
+mod alone;
 mod lead;
+mod record;
 
 use super::service::{PoolMember, ServiceRuntime};
 use super::{Engine, PlaneResult, tolerate};
@@ -16,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ack, Ask, FLIGHT, FleetError, Pools, Share, Stage, Step, StepId};
+use weir_fleet::{Ack, Ask, Did, FLIGHT, FleetError, LEASE, Pools, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
@@ -30,10 +32,17 @@ const PREPARE_PATIENCE: Duration = Duration::from_millis(300);
 /// The same of *commit*, in which some follow the next pools already: who does not come so far is left behind then, as
 /// no new flow starts anywhere meanwhile.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
+/// The same of who has not said that it knows of *commit*: it may be cut off, and leads flows by the table of before for
+/// as long as its lease lasts. One whose lease lives for longer has heard the store since.
+const LEASE_PATIENCE: Duration = LEASE.saturating_add(Duration::from_secs(2));
+/// Who knows of *commit* and has not come to it says so after this time.
+const LATE: Duration = Duration::from_secs(1);
+/// What all have said of *collect* is gone by for so long. Each keeps its word for longer, cut off or not.
+const WORD: Duration = Duration::from_secs(4);
 /// A table that all are to follow and nobody has, as its builder has died, is built anew after so long.
 const LOST: Duration = Duration::from_secs(1);
 /// For so long flows are kept from starting while the store does not answer.
-const ALONE_PATIENCE: Duration = Duration::from_secs(3);
+const ALONE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 3_000 });
 /// Of a backend that has gone down by a balancer's own checks the fleet says so sooner, if it does.
 const UNHEARD: Duration = Duration::from_millis(1_500);
 /// The same where all follow one table, and what a balancer does alone moves nothing but what was the dead one's.
@@ -75,6 +84,15 @@ pub(super) struct Stepping {
     kept: Arc<Pools>,
     /// What was said of it.
     acked: Option<(StepId, Stage)>,
+    /// The step in which that was taken back.
+    left: Option<StepId>,
+    /// The one of which it was said that this balancer is late with *commit*.
+    late: Option<StepId>,
+    /// When this balancer has written *collect* as the leader of a term, and of which step.
+    led: Option<(StepId, u64, Instant)>,
+    /// When this process began, and whether the one before it has kept flows from starting.
+    born: Instant,
+    found_frozen: Option<bool>,
     /// The step for which no flow starts, since when, and the question to the agents.
     frozen: Option<(StepId, Instant)>,
     asked: Option<(u64, Instant)>,
@@ -101,8 +119,14 @@ pub(super) struct Stepping {
     misses: Option<String>,
     /// Who did not come so far in the last step.
     silent: Vec<String>,
-    /// Since when the store does not answer.
+    /// Since when the store does not answer, and whether it has said since which step it has.
     alone: Option<Instant>,
+    heard: bool,
+    /// Something of this process stands in the log of steps.
+    noted: bool,
+    /// What does, for tests.
+    #[cfg(test)]
+    pub marks: Vec<weir_fleet::Mark>,
 }
 
 impl Stepping {
@@ -117,6 +141,11 @@ impl Stepping {
             step_at: 0,
             since: Instant::now(),
             acked: None,
+            left: None,
+            late: None,
+            led: None,
+            born: Instant::now(),
+            found_frozen: None,
             frozen: None,
             asked: None,
             committed,
@@ -132,6 +161,10 @@ impl Stepping {
             misses: None,
             silent: Vec::new(),
             alone: None,
+            heard: false,
+            noted: false,
+            #[cfg(test)]
+            marks: Vec::new(),
         }
     }
 
@@ -228,6 +261,7 @@ impl<P: Plane> Engine<P> {
         let (step, kept) = (fleet.stepping.step.clone(), fleet.stepping.kept.clone());
         let latest = |name: &str| step.as_ref().and_then(|step| step.pool_at(step.stage, name));
         let table = |name: &str| step.as_ref().and_then(|step| step.table_at(step.stage, name));
+        let rows = |name: &str| step.as_ref().and_then(|step| step.rows_at(step.stage, name));
         let learning = self.is_learning();
         let mut ready = Vec::new();
         for &number in numbers {
@@ -243,7 +277,8 @@ impl<P: Plane> Engine<P> {
             // Before there is a table, or a packet that comes here, nothing can be led astray.
             let fresh = service.builder.published().is_none() || learning;
             if fresh {
-                service.agreed = latest(name).cloned();
+                (service.agreed, service.wanted_rows) =
+                    (latest(name).cloned(), rows(name).cloned());
             } else if service.agreed.is_none() {
                 service.agreed = kept.get(name).cloned();
                 service.unsure = service.agreed.is_some();
@@ -302,7 +337,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn store_has_step(&mut self, step: Option<Box<Step>>, at: i64) {
         let Some(fleet) = &mut self.fleet else { return };
         let stepping = &mut fleet.stepping;
-        (stepping.step_at, stepping.news) = (at, true);
+        (stepping.step_at, stepping.news, stepping.heard) = (at, true, true);
         let followed = stepping.step.as_ref().map(|step| step.id()).max(stepping.over);
         let old = |step: &Step| followed.is_some_and(|followed| step.id() < followed);
         let step = match step.filter(|step| !old(step)) {
@@ -326,6 +361,9 @@ impl<P: Plane> Engine<P> {
                 (stepping.committed, stepping.acked) = (None, Some((id, Stage::Collect)));
             }
             (stepping.step, stepping.since, stepping.over) = (step, Instant::now(), None);
+            if let Some((id, stage)) = stepping.step.as_ref().map(|step| (step.id(), step.stage)) {
+                self.note(id, Did::Hears(stage));
+            }
         }
     }
 
@@ -389,76 +427,6 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Whether the store does not answer for so long that flows may start again, by the table that packets follow: if
-    /// it answers nobody, the others do the same, and if it answers the others, they soon go on without this one.
-    fn is_left_alone(&mut self) -> bool {
-        let Some(fleet) = &mut self.fleet else { return false };
-        if fleet.with_report(|report| report.reachable) {
-            fleet.stepping.alone = None;
-            return false;
-        }
-        let since = *fleet.stepping.alone.get_or_insert_with(Instant::now);
-        if since.elapsed() < ALONE_PATIENCE {
-            return false;
-        }
-        if let (Some(step), true) = (fleet.stepping.step.clone(), fleet.stepping.frozen.is_some()) {
-            warn!(step = step.number, "the store does not answer; flows start again");
-            self.has_thawed(&step);
-        }
-        true
-    }
-
-    /// Where the store does not answer there is no step, and no other balancer that could say who is dead: new flows
-    /// are kept from those that are by this one's own checks. The same if the others have not said so for some time:
-    /// they are out of touch with it, or it alone does not reach the backend.
-    fn keep_off_the_dead(&mut self) {
-        let Some(fleet) = &self.fleet else { return };
-        let (stepping, alone) = (&fleet.stepping, !fleet.with_report(|report| report.reachable));
-        // What a step has begun it ends, and a new process first follows the last one.
-        let behind = !alone
-            && stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Done)
-            && stepping.over != stepping.step.as_ref().map(|step| step.id());
-        if stepping.waits() || stepping.is_in_step() || stepping.frozen.is_some() || behind {
-            return;
-        }
-        let mut concerned = Vec::new();
-        // Every turn comes here, and hardly ever is anybody down.
-        let concerns = |service: &&mut ServiceRuntime| {
-            let down = || service.pool.iter().any(|member| !member.up);
-            let can = !service.is_shared() || service.base.is_some() && service.turn.is_none();
-            can && service.agreed.is_some() && (!service.dead_here.is_empty() || down())
-        };
-        for service in self.services.values_mut().filter(concerns) {
-            let agreed = service.agreed.iter().flatten().filter(|share| share.down);
-            let known: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
-            let dead = service.pool.iter().filter(|member| {
-                let unheard =
-                    member.down_since.is_none_or(|since| service.is_unheard(member, since));
-                !member.up && (alone || unheard) && !known.contains(member.wanted.name.as_str())
-            });
-            let mut dead: BTreeSet<String> =
-                dead.map(|member| member.wanted.name.clone()).collect();
-            if service.is_shared() {
-                // The table does not know of what has begun in a dead one's place: another table comes first.
-                dead.extend(service.dead_here.iter().cloned());
-            }
-            if service.dead_here != dead {
-                (service.dead_here, service.alone) = (dead, true);
-                concerned.push(service.number);
-            }
-        }
-        if concerned.is_empty() {
-            return;
-        }
-        self.commits = Some(Commit::Alone);
-        let failures = self.publish(&concerned);
-        self.commits = None;
-        failures.iter().for_each(|failure| warn!(%failure, "cannot keep flows from who is dead"));
-        self.mark_as_agreed(&concerned);
-        let concerned = |service: &&mut ServiceRuntime| concerned.contains(&service.number);
-        self.services.values_mut().filter(concerned).for_each(|one| one.alone = false);
-    }
-
     fn stepping(&mut self) -> Option<&mut Stepping> {
         self.fleet.as_mut().map(|fleet| &mut fleet.stepping)
     }
@@ -503,6 +471,8 @@ impl<P: Plane> Engine<P> {
                     self.acknowledge(&step);
                 }
             }
+            // It has let flows start since.
+            Stage::Freeze | Stage::Collect if self.has_left() => {}
             Stage::Freeze => {
                 if self.has_frozen(&step, &step.next) {
                     self.acknowledge(&step);
@@ -516,6 +486,8 @@ impl<P: Plane> Engine<P> {
             Stage::Commit => {
                 if self.has_committed(&step, &step.next) {
                     self.acknowledge(&step);
+                } else {
+                    self.say_late(&step);
                 }
             }
             Stage::Done => {
@@ -593,17 +565,41 @@ impl<P: Plane> Engine<P> {
         self.calls_others() || !self.services.values().any(ServiceRuntime::is_shared)
     }
 
+    fn has_left(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.has_left())
+    }
+
+    /// Says that it knows of *commit*, and cannot come to it yet: nobody waits for its lease then.
+    fn say_late(&mut self, step: &Step) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stepping = &fleet.stepping;
+        let id = step.id();
+        let left = stepping.left.map(|id| (id, Stage::Prepare));
+        let Some((_, stage)) = stepping.acked.or(left).filter(|(said, _)| *said == id) else {
+            return;
+        };
+        if stepping.late == Some(id) || stepping.since.elapsed() < LATE {
+            return;
+        }
+        let ack = Ack { id: fleet.id().to_owned(), step: id, stage, late: true };
+        if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
+            fleet.stepping.late = Some(id);
+        }
+    }
+
     fn acknowledge(&mut self, step: &Step) {
         let Some(fleet) = &mut self.fleet else { return };
         let said = (step.id(), step.stage);
         if fleet.stepping.acked == Some(said) {
             return;
         }
-        let ack = Ack { id: fleet.id().to_owned(), step: step.id(), stage: step.stage };
+        let (id, stage) = (fleet.id().to_owned(), step.stage);
+        let ack = Ack { id, step: step.id(), stage, late: false };
         // Where there is no room it is said the next time.
         if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
             fleet.stepping.acked = Some(said);
             debug!(step = step.number, stage = ?step.stage, after = ?fleet.stepping.since.elapsed(), "in step");
+            self.note(step.id(), Did::Says(step.stage));
         }
     }
 
@@ -641,6 +637,7 @@ impl<P: Plane> Engine<P> {
         if let Some(stepping) = self.stepping() {
             (stepping.frozen, stepping.asked) = (Some((step.id(), Instant::now())), None);
         }
+        self.note(step.id(), Did::Freezes);
         false
     }
 
@@ -749,11 +746,14 @@ impl<P: Plane> Engine<P> {
             (service.agreed_at, service.dirty) = (Some(Instant::now()), true);
             service.unsure = false;
             service.dead_here.clear();
+            service.wanted_rows = step.rows_at(step.stage, name).cloned();
         }
         let begun = Instant::now();
         self.commits = Some(Commit::InStep);
         let failures = self.publish(&services);
         self.commits = None;
+        let concerned = |service: &&mut ServiceRuntime| services.contains(&service.number);
+        self.services.values_mut().filter(concerned).for_each(|one| one.wanted_rows = None);
         for failure in &failures {
             warn!(%failure, step = step.number, "not in step yet; tried again");
         }
@@ -764,6 +764,7 @@ impl<P: Plane> Engine<P> {
         }
         (stepping.committed, stepping.again) = (Some(step.id()), None);
         debug!(step = step.number, took = ?begun.elapsed(), "committed");
+        self.note_tables(step, &services);
         self.mark_as_agreed(&services);
         for number in &services {
             let Some(name) = self.names.get(number) else { continue };
@@ -805,7 +806,9 @@ impl<P: Plane> Engine<P> {
         }
         let Some(stepping) = self.stepping() else { return false };
         (stepping.frozen, stepping.asked, stepping.thawed) = (None, None, true);
-        if let Some((_, since)) = frozen {
+        if let Some((id, since)) = frozen {
+            let over = id != step.id() || step.stage == Stage::Done;
+            self.note(id, if over { Did::Starts } else { Did::StartsAlone });
             let (pools, frozen) = (step.pools.len(), since.elapsed());
             info!(step = step.number, pools, ?frozen, "flows start again");
         }

@@ -27,9 +27,12 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 mod between;
 mod discover;
 mod half_open;
+mod lent;
+mod lines;
 mod loads;
 mod maintenance;
 mod methods;
+mod packing;
 mod places;
 mod prefixes;
 mod refusals;
@@ -379,27 +382,6 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
     assert!(!world.engine.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING));
 }
 
-/// A table finds no room in a row, though there is enough in sum: all are put side by side, once, and the update is
-/// made up for.
-#[test]
-fn a_table_without_room_in_a_row_has_all_put_side_by_side() {
-    let mut world = World::new(1);
-    world.start(0, 0..50);
-    world.upkeep();
-    let resized = world.engine.plane.asked(Operation::Resize);
-    world.engine.plane.bounds.piece = 100;
-    let down = world.health("a", "b1", false);
-    world.upkeep();
-    assert!(world.warnings()[0].contains("no room"), "{:?}", world.warnings());
-    world.check_later();
-    world.upkeep();
-    assert_eq!(world.warnings(), Vec::<String>::new());
-    assert!(!world.start(0, 50..100).contains(&down));
-    world.check_later();
-    world.upkeep();
-    assert_eq!(world.engine.plane.asked(Operation::Resize), resized + 1);
-}
-
 /// A log with much in it that is over is written anew in parts, each in a turn of its own, in which everything else
 /// has its part; and what has begun meanwhile is in it.
 #[test]
@@ -487,6 +469,37 @@ fn a_removal_is_whole_or_not_at_all() {
     world.upkeep();
     assert_eq!(world.warnings(), Vec::<String>::new());
     assert_eq!(world.engine.plane.backends.get(&id), None);
+}
+
+/// A backend that came to nothing, and that the data plane did not take back at once: its number is nobody's, status
+/// says so, and it is taken back later. Else nothing that is there would say whose it is, limits.backends could not
+/// be lowered any more, and packets might be led there.
+#[test]
+fn an_undo_that_fails_is_tried_again() {
+    let mut world = World::new(1);
+    world.start(0, 0..60);
+    let add = |reply| Command::Add("a".into(), backend(0, 9), reply);
+    let known = |world: &World| world.engine.plane.backends.keys().copied().collect::<Vec<_>>();
+    let before = known(&world);
+    world.engine.plane.refuse(Operation::Show);
+    world.engine.plane.refuse_after(Operation::SetBackend, 1, u32::MAX);
+    world.ask(add).expect_err("it cannot be published");
+    let left: Vec<_> = known(&world).into_iter().filter(|id| !before.contains(id)).collect();
+    assert_eq!(left.len(), 1, "it was not taken back");
+    world.upkeep_later();
+    assert!(known(&world).contains(&left[0]), "that is still refused");
+    let said = format!("backend number {} stays taken", left[0]);
+    assert!(world.warnings().iter().any(|one| one.contains(&said)), "{:?}", world.warnings());
+    // Another one gets another number meanwhile.
+    world.engine.plane.refuse_after(Operation::Show, 0, 0);
+    world.engine.plane.refuse_after(Operation::SetBackend, 1, u32::MAX);
+    world.ask(add).expect("it can be published");
+    assert_ne!(world.engine.services["a"].member("b9").expect("it was added").id, left[0]);
+    world.engine.plane.refuse_nothing();
+    world.upkeep_later();
+    assert!(!known(&world).contains(&left[0]), "it was tried again");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.check();
 }
 
 /// A check fails while a command is under way that comes to nothing: the pool is as before, and the backend is down.

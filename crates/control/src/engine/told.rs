@@ -9,7 +9,7 @@ use super::service::{ServiceRuntime, record};
 use crate::config::{Limits, Protocol, States};
 use crate::store::Op;
 use std::collections::HashSet;
-use tracing::info;
+use tracing::{debug, info};
 use weir_rpc::message::Kind;
 use weir_steering::{BackendId, Known, Phase, StateKey};
 
@@ -18,8 +18,6 @@ const SYN_SECONDS: u32 = 130;
 /// A report of a SYN that comes so long after the agent has said that its connection is open is about that
 /// connection, and only late.
 const LATE_SECONDS: u32 = 2;
-/// Connections that agents have said to be theirs while another one's of the same addresses and ports was known.
-const MOST_CLAIMS: usize = 65_536;
 /// Of `limits.half_open_flows`, those that are kept aside where agents tell: they need to last for handshakes
 /// only.
 const YOUNG_SHARE: u32 = 16;
@@ -97,8 +95,8 @@ impl ServiceRuntime {
                     && !self.is_led_away(&key, known.backend, backend) =>
             {
                 // The end of that one may be on its way: agents are heard in no order.
-                if self.agreed.is_some() && self.claims.len() < MOST_CLAIMS {
-                    self.claims.insert(key, backend);
+                if self.agreed.is_some() && !self.claims.insert(key, backend, self.pool.len()) {
+                    debug!(backend = backend.get(), "names more of others' than it has room for");
                 }
                 return Ok(Told::Others);
             }
@@ -116,7 +114,7 @@ impl ServiceRuntime {
             _ => now,
         };
         self.young.remove(&key);
-        self.claims.remove(&key);
+        self.claims.remove(&key, backend);
         self.builder.adopt(key, Known { backend, phase: Phase::Open, born, seen: now })?;
         if let Some(log) = &mut self.log {
             log.append(&record(Op::Add, &key, Some(backend), now))?;
@@ -163,9 +161,7 @@ impl ServiceRuntime {
         now: u32,
     ) -> Result<(), EngineError> {
         let Some(known) = self.builder.known(key).filter(|known| known.backend == backend) else {
-            if self.claims.get(key) == Some(&backend) {
-                self.claims.remove(key);
-            }
+            self.claims.remove(key, backend);
             return Ok(());
         };
         // In step with other balancers it is gone for all at once: each would forget it in a time of its own.
@@ -191,15 +187,24 @@ impl ServiceRuntime {
         share.is_none_or(|share| share.down)
     }
 
-    /// A connection is nobody's any more: it is that backend's whose agent has named it before.
+    /// A connection is nobody's any more: it is that backend's whose agent has named it before. Of several, that one's to
+    /// which its packets go, and else the first one's: which comes after it has to wait for that one's end.
     fn give_to_claimant(
         &mut self,
         key: &StateKey,
         dumped: bool,
         now: u32,
     ) -> Result<(), EngineError> {
-        let claim = self.claims.remove(key).filter(|claim| self.by_id(*claim).is_some());
-        claim.map_or(Ok(()), |claim| self.opened(*key, claim, dumped, now).map(drop))
+        let mut claims = self.claims.of(key).to_vec();
+        claims.sort_by_key(|claim| !self.builder.leads_to(key, *claim));
+        for claim in claims {
+            if self.by_id(claim).is_none() {
+                self.claims.remove(key, claim);
+            } else if self.opened(*key, claim, dumped, now)? == Told::Taken {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// In step, when agents have told of all that there is: whether a flow that is pending at a backend has ended
@@ -252,7 +257,7 @@ impl ServiceRuntime {
         begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
-        self.claims.retain(|key, at| *at != backend || found.contains(key));
+        self.claims.keep_of(backend, found);
         self.told_of.insert(backend);
         self.tell_builder(now);
         logged
@@ -268,7 +273,7 @@ impl ServiceRuntime {
             return Ok(());
         }
         self.tell_builder(now);
-        self.claims.retain(|_, at| *at != backend);
+        self.claims.keep_of(backend, &HashSet::new());
         for (key, begun) in self.young.take_of(backend) {
             if self.builder.known(&key).is_some_and(|known| known.backend == backend) {
                 continue;
@@ -342,7 +347,7 @@ impl ServiceRuntime {
                 continue;
             }
             if self.builder.start(key, backend, born)? {
-                self.claims.remove(&key);
+                self.claims.remove(&key, backend);
                 self.folded.push((key, backend));
             }
         }

@@ -6,9 +6,10 @@
 //! that were known when it is seen.
 
 use super::EngineError;
+use super::cookies::place_words;
 use super::prefixes::Counted;
 use super::service::{FEWEST_STATES, Pins, ServiceRuntime, log_path, write_anew};
-use crate::config::{Affinity, Key, Method, Service};
+use crate::config::{Affinity, CookieKeys, Key, Method, Service};
 use crate::store::StateLog;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -27,6 +28,12 @@ pub struct InForce {
     /// What its cookies are hidden under, if the file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie_key: Option<Key>,
+    /// What else they are hidden under, if that may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_keys: Option<CookieKeys>,
+    /// What else of the file its keys are drawn from, if it gives any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 impl InForce {
@@ -36,7 +43,7 @@ impl InForce {
         let rest = |one: &Self| {
             let settings = one.method.settings().iter();
             let rest = settings.filter(|(setting, _)| ![SCHEDULER, LOAD].contains(&setting.name));
-            let cookies = one.cookie_key.clone();
+            let cookies = (one.cookie_key.clone(), one.cookie_keys.clone(), one.place.clone());
             (
                 one.affinity,
                 cookies,
@@ -47,12 +54,60 @@ impl InForce {
         rest(self) == rest(other)
     }
 
+    /// Whether the other differs in the keys of cookies that say their keys, and in who gets first packets, and in
+    /// nothing else.
+    fn only_turns_keys(&self, other: &Self) -> bool {
+        self.cookie_keys.is_some()
+            && other.cookie_keys.is_some()
+            && self.only_schedules(&Self { cookie_keys: self.cookie_keys.clone(), ..other.clone() })
+    }
+
+    /// Whether the key that issues is still read when the service is as it is wanted.
+    fn issuing_key_stays(&self, wanted: &Service) -> bool {
+        let (now, next) = (self.cookie_keys.as_ref(), wanted.cookie_keys.as_ref());
+        now.is_none_or(|now| now.issuing() == next.and_then(|next| next.key(now.issue)))
+    }
+
+    /// Whether the other has another key in the place of one that is read yet. By that one the cookies would be read
+    /// that were made by the former.
+    fn replaces_key(&self, other: &Self) -> bool {
+        let (now, next) = (self.cookie_keys.as_ref(), other.cookie_keys.as_ref());
+        now.zip(next).is_some_and(|(now, next)| now.replaced_by(next).is_some())
+    }
+
+    /// Why the same keys in the file would be others in tables.
+    fn draws_elsewhere(&self, other: &Self) -> Option<String> {
+        let (now, next) = self.place.as_ref().zip(other.place.as_ref())?;
+        (now != next).then(|| {
+            format!(
+                "vip: the keys of its cookies are drawn from its first address and its port, too, which are {now} and \
+                 would be {next}; keep the first address first, and the port"
+            )
+        })
+    }
+
+    /// Whether the other has other keys of cookies, or another one of them issues.
+    pub(super) fn turns_keys(&self, other: &Self) -> bool {
+        self.only_turns_keys(other) && self.cookie_keys != other.cookie_keys
+    }
+
+    /// Whether the numbers that cookies hide stay.
+    fn keeps_numbers(&self, other: &Self) -> bool {
+        self.only_schedules(other) || self.only_turns_keys(other)
+    }
+
     /// As a configuration wants it.
     pub fn of(service: &Service) -> Self {
-        let cookie_key = service.cookie_key.clone();
-        Self { method: service.method.clone(), affinity: service.affinity, cookie_key }
+        let (cookie_key, cookie_keys) = (service.cookie_key.clone(), service.cookie_keys.clone());
+        let given = cookie_key.is_some() || cookie_keys.is_some();
+        let place = given.then(|| place_words(service));
+        let method = service.method.clone();
+        Self { method, affinity: service.affinity, cookie_key, cookie_keys, place }
     }
 }
+
+/// Where the steps of a rotation are said.
+pub(super) const ROTATION: &str = "docs/cheetah.md, Rotation";
 
 /// What a change of a service's method does to its connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,13 +146,37 @@ impl Turn {
 impl ServiceRuntime {
     /// What would become of connections if the service were as it is wanted. `tracked`: connections
     /// that the data plane's connection table has room for.
-    pub fn change_to(&self, wanted: &Service, tracked: usize) -> Change {
+    ///
+    /// In a fleet the one that was asked has judged a change of keys; the others follow it, also those that have
+    /// missed the one before.
+    pub fn change_to(&self, wanted: &Service, tracked: usize, of_fleet: bool) -> Change {
         let now = &self.in_force;
         if *now == InForce::of(wanted) {
             return Change::Same;
         }
         if now.only_schedules(&InForce::of(wanted)) {
             return Change::Carried;
+        }
+        if let Some(why) = now.draws_elsewhere(&InForce::of(wanted)) {
+            return Change::Breaks(why);
+        }
+        if now.turns_keys(&InForce::of(wanted)) {
+            if of_fleet {
+                return Change::Carried;
+            }
+            if now.issuing_key_stays(wanted) && now.replaces_key(&InForce::of(wanted)) {
+                return Change::Breaks(format!(
+                    "cookie_keys: another key would read the cookies of one that is read yet; remove that one first, \
+                     when its connections have ended, and add the other one then ({ROTATION})"
+                ));
+            }
+            return match now.issuing_key_stays(wanted) {
+                true => Change::Carried,
+                false => Change::Breaks(format!(
+                    "cookie_keys: the one that issues goes, under which are the cookies of connections; keep it, \
+                     let another one issue, and remove it when they have ended ({ROTATION})"
+                )),
+            };
         }
         let (from, to) = (now.method.id(), wanted.method.id());
         if now.affinity != wanted.affinity {
@@ -187,7 +266,7 @@ impl ServiceRuntime {
     /// connection table must have before packets follow that.
     pub fn next_builder(&mut self, now: u32) -> Result<(&mut Counted, Pins), EngineError> {
         let config = self.service_config(self.builder.states().max(FEWEST_STATES), now);
-        let goes_on = self.in_force.only_schedules(&InForce::of(&self.configured));
+        let goes_on = self.in_force.keeps_numbers(&InForce::of(&self.configured));
         let Some(turn) = &mut self.turn else { return Ok((&mut self.builder, Vec::new())) };
         let method = &self.configured.method;
         // With the numbers that cookies hide, for one.

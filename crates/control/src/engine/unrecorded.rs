@@ -4,10 +4,10 @@
 
 use super::{Engine, ServiceRuntime};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::warn;
+use weir_host::files;
 use weir_plane::Plane;
 
 /// Where it stands for the next start, below the run directory: the data plane goes on counting.
@@ -38,7 +38,7 @@ impl Unrecorded {
     /// Goes on from what an earlier run has noticed.
     pub fn new(run_dir: &Path) -> Self {
         let path = run_dir.join(FILE);
-        let text = fs::read(&path).unwrap_or_default();
+        let text = files::read(&path).unwrap_or_default();
         let told = serde_json::from_slice(&text).unwrap_or_default();
         Self { path, told, written: 0 }
     }
@@ -75,7 +75,7 @@ impl Unrecorded {
     fn write(&mut self, now: u32) {
         self.written = now;
         let text = serde_json::to_vec(&self.told).unwrap_or_default();
-        if let Err(error) = fs::write(&self.path, text) {
+        if let Err(error) = files::write(&self.path, &text) {
             warn!(path = %self.path.display(), %error, "cannot write down how many flows are not recorded");
         }
     }

@@ -1,6 +1,7 @@
 //! Updates of the services: what the driver of `weir_steering` needs to know of them, and what is
 //! made of its outcomes.
 
+use super::lines;
 use super::prefixes::name_of;
 use super::service::{ServiceRuntime, of_target};
 use super::step::Commit;
@@ -10,7 +11,7 @@ use crate::health::Transition;
 use crate::last_good::Instead;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 use weir_hash::Key;
 use weir_plane::{ArmedFlows, Plane};
 use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
@@ -254,10 +255,18 @@ impl<P: Plane> Engine<P> {
                 && service.is_some_and(|service| service.stepped && service.trouble.is_none())
         };
         let (short, whole): (Vec<_>, Vec<_>) = numbers.iter().copied().partition(in_step);
+        let turns = |number: &ServiceId| {
+            let service = self.names.get(number).and_then(|name| self.services.get(name));
+            service.is_some_and(|service| service.turn.is_some())
+        };
+        self.turns = numbers.iter().any(turns);
         self.driver.begin_frozen(short);
         self.driver.begin(whole);
         loop {
             let begun = Instant::now();
+            if let Some(number) = self.driver.builds() {
+                self.build_apart(number, now, pins, armed.as_ref());
+            }
             let (services, names) = (&mut self.services, &self.names);
             let (armed, late) = (armed.as_ref(), &self.late[..]);
             let in_step = self.commits == Some(Commit::InStep);
@@ -273,8 +282,10 @@ impl<P: Plane> Engine<P> {
             // A backend that is found down then has flows noted that are forgotten at once.
             if !self.driver.is_clearing() {
                 self.attend(true);
+                self.take_meanwhile();
             }
         }
+        self.turns = false;
         let outcomes = self.driver.outcomes();
         // Only these can have become so: a balancer has thousands of others.
         let updated = numbers.iter().filter_map(|number| self.names.get(number));
@@ -289,6 +300,45 @@ impl<P: Plane> Engine<P> {
         // After the outcomes, which say that the pools are as they were published.
         self.catch_up();
         failures
+    }
+
+    /// Builds the table of a service with so many states that it takes long, while the engine attends to others.
+    /// One that changes its method is built in one step: both build faces are to know what begins.
+    fn build_apart(
+        &mut self,
+        number: ServiceId,
+        now: u32,
+        pins: usize,
+        armed: Option<&(u64, ArmedFlows)>,
+    ) {
+        let name = self.names.get(&number);
+        let Some(service) = name.and_then(|name| self.services.get_mut(name)) else { return };
+        // Not where nothing may be attended to just now, as pending flows of another one have been settled.
+        let clears = self.driver.is_clearing();
+        if clears || service.turn.is_some() || !service.has_many_states() {
+            return;
+        }
+        let armed = armed
+            .map_or(Armed::NONE, |(period, armed)| Armed { period: *period, has: &*armed.has });
+        let drafted = match service.begin_draft(now) {
+            Ok(draft) => self.lend(number, move |states| draft.make(states, now, armed)),
+            Err(error) => return self.driver.built(number, Err(error)),
+        };
+        let name = self.names.get(&number);
+        let Some(service) = name.and_then(|name| self.services.get_mut(name)) else { return };
+        let built = match drafted {
+            Some(Ok(built)) => service.take_draft(built, now, pins),
+            Some(Err(error)) => Err(error.into()),
+            None => return,
+        };
+        if built.is_err() {
+            service.unfold_young();
+        }
+        let built = built.map(|(image, pins)| {
+            debug!(service = number.0, states = image.header().states, "table built");
+            Built::new(image, pins)
+        });
+        self.driver.built(number, built);
     }
 
     /// Before many connections of one of these services stay at a backend that takes no new ones, packets are
@@ -372,8 +422,16 @@ impl<P: Plane> Engine<P> {
             // In step, the leader compares it with what the fleet has agreed on.
             service.dirty = service.agreed.is_some();
             service.last_update = Some(took);
-            let (rounds, milliseconds) = (outcome.rounds, took.as_millis() as u64);
-            info!(service = name, generation, rounds, milliseconds, "published");
+            let states = service.builder.method().needs().states;
+            let gone = std::mem::take(&mut service.leaves);
+            self.lines.published(&lines::Table {
+                service: &name,
+                generation,
+                rounds: outcome.rounds,
+                took,
+                kept: states.then(|| service.builder.states()),
+                left: (gone > 0).then_some(gone),
+            });
         }
         if published && service.left_connections() {
             // They would be taken for true if such a method came back.
@@ -499,7 +557,22 @@ impl<P: Plane> Engine<P> {
                 self.config_path.display()
             ));
         }
+        if !self.untaken.is_empty() {
+            let numbers: Vec<String> = self.untaken.iter().map(ToString::to_string).collect();
+            found.push(format!(
+                "the data plane did not take back what came to nothing: backend number {} stays taken; tried again \
+                 every second",
+                numbers.join(", ")
+            ));
+        }
         found.extend(self.oversize.clone());
+        if let Some(why) = &self.unguarded {
+            found.push(format!(
+                "the guard goes by the services from before the memory was made anew: packets of services that \
+                 have come since may be answered by this host where they come by an interface without the program, \
+                 for a moment; tried again every second: {why}"
+            ));
+        }
         if let Some((what, _)) = &self.unsaved {
             found.push(format!("{what}; a control plane that dies now forgets changes"));
         }

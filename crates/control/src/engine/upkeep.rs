@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
+use weir_steering::update::Draining;
 use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side, StateKey};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
@@ -129,30 +130,24 @@ impl<P: Plane> Engine<P> {
     /// Takes up all reports that there are now. What comes meanwhile, faster than it is taken up in a flood,
     /// waits for its turn.
     pub(super) fn drain_until_here(&mut self) -> Result<(), EngineError> {
-        let limits = &self.config.limits;
-        let (ring, aside) = (limits.event_ring_bytes as usize, limits.unreported_flows as usize);
-        // No record of the ring is shorter.
-        let mut left = ring / size_of::<Event>();
-        loop {
-            let before = self.events_taken;
-            let most = REPORTS_AT_A_TIME;
-            self.take_reports(|plane, take| plane.wait(Duration::ZERO, None, most, take))?;
-            let taken = (self.events_taken - before) as usize;
-            left = left.saturating_sub(taken);
-            if taken < most || left == 0 {
-                break;
-            }
+        let mut draining = Draining::default();
+        while self.take_reports(|plane, take| plane.drain_part(&mut draining, take))? {
             self.attend(true);
         }
-        let mut left = aside;
-        loop {
-            self.take_unreported()?;
-            left = left.saturating_sub(REPORTS_AT_A_TIME);
-            if !self.more_aside || left == 0 {
-                return Ok(());
-            }
-            self.attend(true);
+        Ok(())
+    }
+
+    /// Takes up some of the reports that are there, also of those that the ring had no room for if there are so
+    /// many. Returns whether there may be more.
+    pub(super) fn take_some_reports(&mut self) -> Result<bool, EngineError> {
+        let before = self.events_taken;
+        let most = REPORTS_AT_A_TIME;
+        self.take_reports(|plane, take| plane.wait(Duration::ZERO, None, most, take))?;
+        if ((self.events_taken - before) as usize) < most {
+            return Ok(false);
         }
+        self.take_unreported()?;
+        Ok(true)
     }
 
     /// Forgets flows that have been idle for too long.
@@ -185,17 +180,19 @@ impl<P: Plane> Engine<P> {
         let marks = self.plane.take_marks(side).plane()?;
         self.pin_unarmed(now);
         self.attend(true);
-        self.unread = None;
         self.swept = now;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
         // These marks were begun before an update, which may have given a service another key.
         self.rekeyed |= begun_before && self.services.values().any(unarmed);
         self.unlooked.clear();
-        for service in self.services.values_mut() {
-            let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
-            if !service.builder.method().needs().states {
-                continue;
-            }
+        let with_states =
+            self.services.values().filter(|service| service.builder.method().needs().states);
+        let numbers: Vec<ServiceId> = with_states.map(|service| service.number).collect();
+        for number in numbers {
+            self.attend(true);
+            let name = self.names.get(&number);
+            let Some(service) = name.and_then(|name| self.services.get_mut(name)) else { continue };
+            let udp = service.configured.protocol == Protocol::Udp;
             service.warn_of_refused(now);
             service.write_again(now);
             let keys = std::mem::take(&mut service.read_under);
@@ -203,8 +200,13 @@ impl<P: Plane> Engine<P> {
                 let mut hashes = keys.iter().map(|key| state.hash(key));
                 hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
             };
-            let idle = service.builder.sweep(now, &active);
+            let mut idle =
+                self.lend(number, |states| states.sweep(now, &active)).unwrap_or_default();
+            let name = self.names.get(&number);
+            let Some(service) = name.and_then(|name| self.services.get_mut(name)) else { continue };
             service.young.sweep(now, active);
+            // Another one may have begun in the place of one that was idle.
+            idle.retain(|key| service.builder.known(key).is_none());
             if service.half_open.look_again() {
                 self.unlooked.push(service.number);
             }
@@ -212,6 +214,8 @@ impl<P: Plane> Engine<P> {
             let written = service.log_removed(&idle, now);
             service.written(written);
         }
+        // Until here it stood there, or in states that were not looked at yet, who is open.
+        self.unread = None;
         self.attend(true);
         self.watch(now)?;
         self.attend(true);

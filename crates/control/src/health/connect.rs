@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use tracing::warn;
 
 use super::answer::{self, Good, Trouble};
-use super::{Way, grpc, http, script, stack, tls};
+use super::{Way, grpc, http, script, stack, tls, told};
 use crate::config::{Spoken, What};
 use crate::frames::{Frames, Upper};
 use crate::neigh::{self, NeighError};
@@ -61,7 +61,7 @@ static ROOM: Semaphore = Semaphore::const_new(4096);
 /// What a check may take of that room: buffers and keys; of a script, a process.
 fn room(what: &What) -> u32 {
     match what {
-        What::Tcp | What::Dns(_) | What::Udp(_) => 1,
+        What::Tcp | What::Dns(_) | What::Udp(_) | What::Agent => 1,
         What::Http(_) => 4,
         // HTTP/2 has windows and tables of headers.
         What::Grpc(_) | What::Https { .. } => 8,
@@ -95,6 +95,7 @@ pub async fn ask(
         What::Udp(udp) => {
             silence(timeout_at(end, answer::exchange(source, address, udp, way)).await)
         }
+        What::Agent => told::ask(address.ip()),
         What::Script(script) => {
             timeout_at(end, script::run(script, address)).await.unwrap_or_else(|_| {
                 Err(Trouble::Answer(format!("the script took longer than {shown}")))

@@ -1,7 +1,7 @@
 //! The state of cilium's standalone load balancer (`--lb-state-file`): services of Kubernetes and the endpoint
 //! slices that are theirs by namespace and the label `kubernetes.io/service-name`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use marked_yaml::types::{MarkedMappingNode, MarkedSequenceNode};
@@ -39,12 +39,27 @@ pub(super) fn read(text: &str) -> Result<Draft, ImportError> {
             );
         }
     }
-    let slices: Vec<&MarkedMappingNode> = maps(file, "endpoints").collect();
+    let mut slices = Slices::default();
+    for slice in maps(file, "endpoints") {
+        if let Some(of) = service_of(slice) {
+            slices.entry(of).or_default().push(slice);
+        }
+    }
+    let mut named = HashSet::new();
     for one in maps(file, "services") {
-        service(one, &slices, &mut draft);
+        let (namespace, name) = name_of(one);
+        if named.insert((namespace, name)) {
+            service(one, &slices, &mut draft);
+        } else {
+            let text = format!("service {name:?} is there already; left out");
+            draft.note(line_of(one.span()), text);
+        }
     }
     Ok(draft)
 }
+
+/// Endpoint slices by the namespace and name of their service.
+type Slices<'a> = HashMap<(&'a str, &'a str), Vec<&'a MarkedMappingNode>>;
 
 /// Refuses what would go deeper than the reader's stack, before it is read. Quotation marks are not looked at:
 /// what is refused so is no state file either.
@@ -57,7 +72,8 @@ fn bounded(text: &str) -> Result<(), ImportError> {
     for (at, line) in text.lines().enumerate() {
         let bare = line.trim_start();
         let indent = line.len() - bare.len();
-        let marks = bare.split(' ').take_while(|word| ["-", "?", ":"].contains(word)).count();
+        let words = bare.split_whitespace();
+        let marks = words.take_while(|word| ["-", "?", ":"].contains(word)).count();
         for byte in bare.bytes() {
             match byte {
                 b'[' | b'{' => flow += 1,
@@ -119,13 +135,13 @@ fn words<'a>(map: &'a MarkedMappingNode, key: &str) -> Vec<(usize, &'a str)> {
 }
 
 /// Namespace and name.
-fn name_of(object: &MarkedMappingNode) -> (String, String) {
+fn name_of(object: &MarkedMappingNode) -> (&str, &str) {
     let metadata = object.get_mapping("metadata");
-    let word = |key| metadata.and_then(|map| text(map, key)).unwrap_or_default().to_owned();
+    let word = |key| metadata.and_then(|map| text(map, key)).unwrap_or_default();
     (word("namespace"), word("name"))
 }
 
-fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mut Draft) {
+fn service(object: &MarkedMappingNode, slices: &Slices<'_>, draft: &mut Draft) {
     let line = line_of(object.span());
     let (namespace, name) = name_of(object);
     let Some(spec) = object.get_mapping("spec") else {
@@ -143,8 +159,7 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
     }
     annotations(object, draft);
     let settings = settings(spec, draft);
-    let slices: Vec<&&MarkedMappingNode> =
-        slices.iter().filter(|slice| is_of(slice, &namespace, &name)).collect();
+    let slices = slices.get(&(namespace, name)).map_or(&[][..], |slices| slices);
     for port in maps(spec, "ports") {
         let line = line_of(port.span());
         let protocol = match text(port, "protocol").unwrap_or("TCP") {
@@ -166,7 +181,7 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
             );
         }
         let port_name = text(port, "name").unwrap_or_default();
-        let backends = backends(&slices, port_name, (number, protocol), draft);
+        let backends = backends(slices, port_name, (number, protocol), draft);
         for (at, vip) in vips.iter().enumerate() {
             let (one, backends): (_, Vec<Backend>) = (
                 vip.is_ipv4(),
@@ -178,7 +193,7 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
             );
             let family = if one { "" } else { "-v6" };
             let more = if at > 1 { format!("-{at}") } else { String::new() };
-            draft.services.push(Service {
+            let added = draft.add(Service {
                 line,
                 said: format!("{namespace}/{name} {port_name}"),
                 name: format!("{namespace}-{name}-{number}{family}{more}"),
@@ -189,6 +204,9 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
                 shared: Default::default(),
                 backends,
             });
+            if !added {
+                return;
+            }
         }
     }
 }
@@ -274,15 +292,15 @@ fn settings(spec: &MarkedMappingNode, draft: &mut Draft) -> Vec<String> {
     lines
 }
 
-fn is_of(slice: &MarkedMappingNode, namespace: &str, name: &str) -> bool {
+/// Namespace and name of the service that a slice is of.
+fn service_of(slice: &MarkedMappingNode) -> Option<(&str, &str)> {
     let labels = slice.get_mapping("metadata").and_then(|map| map.get_mapping("labels"));
-    let of = labels.and_then(|map| text(map, SERVICE_NAME));
-    of == Some(name) && name_of(slice).0 == namespace
+    Some((name_of(slice).0, text(labels?, SERVICE_NAME)?))
 }
 
 /// The endpoints of a port, by its name.
 fn backends(
-    slices: &[&&MarkedMappingNode],
+    slices: &[&MarkedMappingNode],
     port_name: &str,
     (service_port, protocol): (u16, Protocol),
     draft: &mut Draft,

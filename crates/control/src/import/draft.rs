@@ -5,7 +5,19 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::{Form, ImportError, Imported, Note};
-use crate::config::{Config, Protocol};
+use crate::config::{Config, Limits, Protocol};
+
+/// Services that are read; more are none that a balancer has.
+pub(super) const MOST_SERVICES: usize = 65_536;
+/// Backends of all services, as many as a balancer has.
+const MOST_BACKENDS: usize = 32_767;
+/// What is noted, at most: a group that nobody can use may be named by every service.
+const MOST_NOTES: usize = 100_000;
+/// Times that the text is read with less in it; what is refused is told all at once but for what only it hid.
+const ROUNDS: usize = 100;
+/// The largest memory of tables, and what a service more takes of it: two of its tables, as large as they come.
+const MOST_TABLE_BYTES: usize = 512 << 20;
+const TABLES_OF_SERVICE: usize = 160 << 10;
 
 /// The file to be.
 #[derive(Debug, Default)]
@@ -13,6 +25,10 @@ pub(super) struct Draft {
     pub interfaces: Vec<String>,
     pub services: Vec<Service>,
     pub notes: Vec<Note>,
+    /// Backends of all of them.
+    backends: usize,
+    /// The first service of each address, port and protocol.
+    places: HashMap<(IpAddr, Option<u16>, Protocol), usize>,
 }
 
 /// A service to be.
@@ -86,14 +102,49 @@ enum Place {
 
 impl Draft {
     pub fn note(&mut self, line: usize, text: impl Into<String>) {
-        self.notes.push(Note { line, text: text.into() });
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(Note { line, text: text.into() });
+        }
+    }
+
+    /// Adds a service; false, with a note, if there is no room for it.
+    pub fn add(&mut self, service: Service) -> bool {
+        if !self.has_room(service.line, 1, service.backends.len()) {
+            return false;
+        }
+        let place = (service.vip, service.port, service.protocol);
+        self.places.entry(place).or_insert(self.services.len());
+        self.services.push(service);
+        true
+    }
+
+    /// Whether there is room for so many services and backends more, which come now; if not it is noted.
+    pub fn has_room(&mut self, line: usize, services: usize, backends: usize) -> bool {
+        let has = self.services.len() + services <= MOST_SERVICES
+            && self.backends + backends <= MOST_BACKENDS;
+        if has {
+            self.backends += backends;
+        } else {
+            let text = format!(
+                "a balancer has up to {MOST_BACKENDS} backends, and no more than {MOST_SERVICES} services are \
+                 read; left out"
+            );
+            self.note(line, text);
+        }
+        has
+    }
+
+    /// The number of the first service of an address, port and protocol.
+    pub fn find(&self, vip: IpAddr, port: Option<u16>, protocol: Protocol) -> Option<usize> {
+        self.places.get(&(vip, port, protocol)).copied()
     }
 
     /// Writes what passes `weir check`, and notes what does not.
     pub fn settle(mut self, form: Form) -> Result<Imported, ImportError> {
         self.unite();
         // Each round leaves something out, or is the last.
-        loop {
+        let mut last = String::new();
+        for _ in 0..ROUNDS {
             self.drop_empty();
             self.name_all();
             if self.services.is_empty() {
@@ -117,7 +168,9 @@ impl Draft {
                 return Err(ImportError::Refused(error.to_string()));
             }
             self.leave_out(&wrong);
+            last = error.to_string();
         }
+        Err(ImportError::Refused(format!("too much of it would be refused, at last: {last}")))
     }
 
     fn done(mut self, text: String, form: Form) -> Imported {
@@ -194,21 +247,28 @@ impl Draft {
     }
 
     fn leave_out(&mut self, wrong: &BTreeMap<Place, String>) {
-        // From the end, so that numbers stay.
-        for (place, why) in wrong.iter().rev() {
-            let (line, what) = match *place {
-                Place::Service(at) if at < self.services.len() => {
-                    (self.services.remove(at).line, "service")
+        for (place, why) in wrong {
+            let found = match *place {
+                Place::Service(at) => self.services.get(at).map(|one| (one.line, "service")),
+                Place::Backend(at, number) => {
+                    let backend = self.services.get(at).and_then(|one| one.backends.get(number));
+                    backend.map(|one| (one.line, "backend"))
                 }
-                Place::Backend(at, number)
-                    if self.services.get(at).is_some_and(|one| number < one.backends.len()) =>
-                {
-                    (self.services[at].backends.remove(number).line, "backend")
-                }
-                _ => continue,
             };
-            self.note(line, format!("the {what} is left out, as weir would refuse it: {why}"));
+            if let Some((line, what)) = found {
+                self.note(line, format!("the {what} is left out, as weir would refuse it: {why}"));
+            }
         }
+        let mut services = 0..;
+        self.services.retain_mut(|service| {
+            let at = services.next().unwrap_or_default();
+            let mut backends = 0..;
+            service.backends.retain(|_| {
+                let number = backends.next().unwrap_or_default();
+                !wrong.contains_key(&Place::Backend(at, number))
+            });
+            !wrong.contains_key(&Place::Service(at))
+        });
     }
 
     /// The text, and whose each line is.
@@ -234,10 +294,32 @@ impl Draft {
             false => self.interfaces.iter().map(|name| quoted(name)).collect(),
         };
         text.line(None, &format!("interfaces = [{}]", interfaces.join(", ")));
+        self.limits(&mut text);
         for (at, service) in self.services.iter().enumerate() {
             service.write(at, &mut text);
         }
         (text.all, text.places)
+    }
+
+    /// Those that it needs beyond the usual ones.
+    fn limits(&self, text: &mut Text) {
+        let usual = Limits::default();
+        let services = self.services.len();
+        let backends = self.services.iter().map(|one| one.backends.len()).sum::<usize>();
+        let more = services.saturating_sub(usual.services as usize);
+        let many = backends > usual.backends as usize;
+        if more > 0 || many {
+            text.line(None, "");
+            text.line(None, "[limits]");
+        }
+        if more > 0 {
+            let tables = usual.table_bytes as usize + more * TABLES_OF_SERVICE;
+            text.line(None, &format!("services = {services}"));
+            text.line(None, &format!("table_bytes = {}", tables.min(MOST_TABLE_BYTES)));
+        }
+        if many {
+            text.line(None, &format!("backends = {backends}"));
+        }
     }
 }
 

@@ -84,7 +84,7 @@ fn add_service(draft: &mut Draft, (number, text): (usize, &str), line: &Line, en
             quoted(&format!("{}s", seconds.clamp(1, 2_592_000)))
         ));
     }
-    draft.services.push(Service {
+    draft.add(Service {
         line: number,
         said: text.to_owned(),
         name: format!("{}-{}-{}", protocol.name(), vip, port.unwrap_or(0)),
@@ -103,11 +103,7 @@ fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, protoco
         draft.note(number, format!("{server:?} is no address and port; write it with -n"));
         return;
     };
-    let found = draft
-        .services
-        .iter_mut()
-        .find(|one| (one.vip, one.port, one.protocol) == (vip, port, protocol));
-    let Some(service) = found else {
+    let Some(at) = draft.find(vip, port, protocol) else {
         draft.note(
             number,
             "a server of a service that was not taken over, or is added further down",
@@ -118,6 +114,7 @@ fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, protoco
         draft.note(number, "-m: weir does not translate SCTP, only -g and -i go with it; left out");
         return;
     }
+    let service = &mut draft.services[at];
     let forward = line.forward();
     let is = |line: &String| line.starts_with("forward = ");
     match service.settings.iter().find(|line| is(line)) {
@@ -135,7 +132,10 @@ fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, protoco
         let text = "the port is the service's: only NAT has another";
         draft.notes.push(Note { line: number, text: text.into() });
     }
-    service.backends.push(Backend {
+    if !draft.has_room(number, 0, 1) {
+        return;
+    }
+    draft.services[at].backends.push(Backend {
         line: number,
         address,
         port: own.filter(|own| nat && Some(*own) != port && *own > 0),

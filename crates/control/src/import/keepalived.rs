@@ -3,10 +3,12 @@
 mod checks;
 mod words;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::ImportError;
-use super::draft::{Backend, Check, Draft, Fields, Service, quoted, seconds};
+use super::draft::{Backend, Check, Draft, Fields, MOST_SERVICES, Service, quoted, seconds};
 use crate::config::{Protocol, is_interface_name};
 use words::Item;
 
@@ -29,7 +31,13 @@ const MOST_OF_A_RANGE: u32 = 256;
 pub(super) fn read(text: &str) -> Result<Draft, ImportError> {
     let items = words::read(text)?;
     let mut draft = Draft::default();
-    let groups: Vec<&Item> = items.iter().filter(|item| item.is("virtual_server_group")).collect();
+    let mut groups = Groups::default();
+    for item in items.iter().filter(|item| item.is("virtual_server_group")) {
+        // The first of a name.
+        if !groups.contains_key(item.word(1)) {
+            groups.insert(item.word(1), ends_of(item, &mut draft));
+        }
+    }
     for item in &items {
         match item.word(0) {
             "virtual_server" => virtual_server(item, &groups, &mut draft),
@@ -74,7 +82,10 @@ struct Settings {
     timeout: Option<f64>,
 }
 
-fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
+/// Addresses and ports by the name of their group.
+type Groups<'a> = HashMap<&'a str, Vec<End>>;
+
+fn virtual_server(item: &Item, groups: &Groups<'_>, draft: &mut Draft) {
     let ends = match item.word(1) {
         "fwmark" => {
             draft.note(
@@ -85,17 +96,17 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
         }
         "group" => {
             let name = item.word(2);
-            let Some(group) = groups.iter().find(|group| group.word(1) == name) else {
+            let Some(ends) = groups.get(name) else {
                 draft.note(item.line, format!("there is no virtual_server_group {name:?}"));
                 return;
             };
-            ends_of(group, draft)
+            Cow::Borrowed(&ends[..])
         }
-        _ => ends_of_words(&item.words[1..], item.line, draft),
+        _ => Cow::Owned(ends_of_words(item.values(), item.line, draft)),
     };
     let Some(settings) = settings(item, draft) else { return };
     let backends = backends(item, &settings, draft);
-    for (vip, port) in ends {
+    for &(vip, port) in &*ends {
         let mut shared = Fields::new();
         shared.insert("interval", seconds(settings.interval.unwrap_or(INTERVAL)));
         // keepalived takes the first success.
@@ -111,7 +122,7 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
             },
             ..backend.clone()
         });
-        draft.services.push(Service {
+        let added = draft.add(Service {
             line: item.line,
             said: item.words.join(" "),
             name: format!("{}-{}-{}", settings.protocol.name(), vip, port.unwrap_or(0)),
@@ -122,6 +133,9 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
             shared,
             backends: backends.collect(),
         });
+        if !added {
+            return;
+        }
     }
 }
 
@@ -276,6 +290,11 @@ fn ends_of(group: &Item, draft: &mut Draft) -> Vec<End> {
             continue;
         }
         ends.extend(ends_of_words(&item.words, item.line, draft));
+        if ends.len() > MOST_SERVICES {
+            draft
+                .note(item.line, "more addresses than there can be services; the rest is left out");
+            break;
+        }
     }
     ends
 }

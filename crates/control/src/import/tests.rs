@@ -290,9 +290,11 @@ fn a_state_file_of_cilium_becomes_services() {
 fn what_is_deep_is_refused_and_not_followed() {
     let deep = "[".repeat(100_000);
     let dashes = "- ".repeat(100_000);
+    let apart = format!("endpoints:\n{}", "-   ".repeat(100_000));
+    let tabs = format!("endpoints:\n{}", "-\t".repeat(100_000));
     let questions = "? ".repeat(100_000);
     let steps: String = (0..2000).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
-    for text in [deep, dashes, questions, steps] {
+    for text in [deep, dashes, apart, tabs, questions, steps] {
         assert!(matches!(import(Form::Cilium, &text, &[]), Err(ImportError::Text { .. })));
     }
     let braces = "a {\n".repeat(100_000);
@@ -301,6 +303,43 @@ fn what_is_deep_is_refused_and_not_followed() {
         let error = import(Form::Keepalived, text, &[]).unwrap_err();
         assert!(matches!(error, ImportError::Text { .. }), "{text}: {error}");
     }
+}
+
+#[test]
+fn a_block_without_a_name_is_no_fault_of_the_reader() {
+    let text = "virtual_server 10.0.0.1 80 {\n protocol UDP\n\
+                real_server 10.0.0.2 80 { UDP_CHECK { { } payload 0a\n require_reply 0b\n } }\n}\n\
+                virtual_server_group g {\n {\n }\n}\n";
+    let (imported, config) = good(Form::Keepalived, text);
+    assert!(config.services[0].check.is_some(), "{}", imported.text);
+    noted(&imported, 8, "\"\" is no address");
+}
+
+/// More than the usual limits hold.
+#[test]
+fn many_services_get_limits_of_their_own() {
+    let service = |n: u32| {
+        let vip = std::net::Ipv4Addr::from(0x0a00_0000 + n);
+        let of = |n: u32| format!(" real_server 10.64.0.{n} 80 {{ TCP_CHECK {{ }} }}\n");
+        let servers: String = (1..=10).map(of).collect();
+        format!("virtual_server {vip} 80 {{\n lb_kind DR\n{servers}}}\n")
+    };
+    let text: String = (1..=500).map(service).collect();
+    let (imported, config) = good(Form::Keepalived, &text);
+    assert_eq!((imported.services, imported.backends), (500, 5000));
+    assert_eq!((config.limits.services, config.limits.backends), (500, 5000));
+}
+
+/// What is read once may not become more than any balancer has, whatever names it.
+#[test]
+fn what_multiplies_is_bounded() {
+    let groups: String = (0..200).map(|n| format!("10.1.{n}.0-255 80\n")).collect();
+    let servers: String = (0..100).map(|n| format!("real_server 10.2.0.{n} 80 {{ }}\n")).collect();
+    let server = format!("virtual_server group g {{\nlb_kind DR\n{servers}}}\n").repeat(50);
+    let text = format!("virtual_server_group g {{\n{groups}}}\n{server}");
+    let (imported, config) = good(Form::Keepalived, &text);
+    assert_eq!((config.services.len(), imported.backends), (327, 327 * 100));
+    noted(&imported, 203, "left out");
 }
 
 #[test]

@@ -12,13 +12,14 @@
 //! the two files) it says nothing. What is there of a record that was not written to its end is no
 //! record, and the next one takes its place. The checksum covers the position too.
 
-use super::{Document, StoreError, create, not_ours, rename, temporary};
+use super::{Document, StoreError, create, not_ours, rename};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use weir_host::files::{self, beside};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: &[u8; 8] = b"WEIRJNL\0";
@@ -63,13 +64,13 @@ impl Journal {
     ) -> Result<Option<(T, Vec<R>)>, StoreError> {
         let Some(found) = Document::load(document)? else { return Ok(None) };
         let path = log_of(document);
-        let bytes = match fs::read(&path) {
+        let bytes = match files::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Some((found, Vec::new())));
             }
             bytes => bytes.map_err(StoreError::io("read", &path))?,
         };
-        let text = fs::read(document).map_err(StoreError::io("read", document))?;
+        let text = files::read(document).map_err(StoreError::io("read", document))?;
         let corrupt = |reason: String| StoreError::Corrupt { path: path.clone(), reason };
         let Some(header) = bytes.first_chunk::<HEADER>() else {
             return Ok(Some((found, Vec::new())));
@@ -160,7 +161,7 @@ impl Journal {
 
 impl Log {
     fn begin(path: &Path, document: u64) -> Result<Self, StoreError> {
-        let temporary = temporary(path);
+        let temporary = beside(path);
         let file = create(&temporary)?;
         file.write_all_at(&header_for(VERSION, document), 0)
             .map_err(StoreError::io("write", &temporary))?;

@@ -12,15 +12,17 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
+use weir_host::files;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{StoreError, create, left_out, rename, temporary};
+use super::{StoreError, create, left_out, rename};
+use weir_host::files::beside;
 
 const MAGIC: &[u8; 8] = b"WEIRLOG\0";
 const VERSION: u32 = 1;
@@ -162,15 +164,10 @@ impl StateLog {
     pub fn open(path: impl AsRef<Path>) -> Result<(Self, Vec<StateRecord>), StoreError> {
         let path = path.as_ref();
         // Left over from a compaction that did not finish.
-        match fs::remove_file(temporary(path)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::io("remove", &temporary(path))(error));
-            }
-            _ => {}
-        }
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
+        files::gone(&beside(path)).map_err(StoreError::io("remove", &beside(path)))?;
+        let file = match files::open_to_write(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut log = Self::begin(&temporary(path))?;
+                let mut log = Self::begin(&beside(path))?;
                 log.take_place(path)?;
                 log.lost = Some(Lost::All);
                 return Ok((log, Vec::new()));
@@ -186,16 +183,7 @@ impl StateLog {
         }
         let map = map(&file, path)?;
         check_header(&map, path)?;
-        let mut log = Self {
-            path: path.to_path_buf(),
-            file,
-            map,
-            len: 0,
-            live: 0,
-            ignored: 0,
-            lost: None,
-            next: None,
-        };
+        let mut log = Self::of(path, file, map);
         let live = log.replay();
         log.live = live.len();
         log.lost = match log.ignored {
@@ -217,7 +205,12 @@ impl StateLog {
         map[..8].copy_from_slice(MAGIC);
         map[8..12].copy_from_slice(&VERSION.to_le_bytes());
         map[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
-        Ok(Self {
+        Ok(Self::of(path, file, map))
+    }
+
+    /// A log of a file that has a header; nothing of it is read yet.
+    fn of(path: &Path, file: File, map: MmapMut) -> Self {
+        Self {
             path: path.to_path_buf(),
             file,
             map,
@@ -226,7 +219,7 @@ impl StateLog {
             ignored: 0,
             lost: None,
             next: None,
-        })
+        }
     }
 
     fn take_place(&mut self, path: &Path) -> Result<(), StoreError> {
@@ -328,7 +321,7 @@ impl StateLog {
         live: impl IntoIterator<Item = StateRecord>,
     ) -> Result<(), StoreError> {
         self.give_up_next();
-        let next = temporary(&self.path);
+        let next = beside(&self.path);
         let written = || {
             let mut fresh = Self::begin(&next)?;
             for record in live.into_iter().filter(|record| record.op == Op::Add) {
@@ -348,7 +341,7 @@ impl StateLog {
     /// [`StoreError::Io`]; the log is as it was.
     pub fn begin_to_compact(&mut self, live: Vec<StateRecord>) -> Result<(), StoreError> {
         self.give_up_next();
-        let path = temporary(&self.path);
+        let path = beside(&self.path);
         let log = left_out(&path, Self::begin(&path))?;
         self.next =
             Some(Box::new(Next { log, live: live.into_iter(), from: self.len, seen: self.len }));
@@ -367,7 +360,7 @@ impl StateLog {
     /// [`StoreError::Io`]; the log in use stays, and is not being rewritten any more.
     pub fn go_on_compacting(&mut self, most: usize) -> Result<(), StoreError> {
         let Some(mut next) = self.next.take() else { return Ok(()) };
-        let path = temporary(&self.path);
+        let path = beside(&self.path);
         if !left_out(&path, self.write_next(&mut next, most))? {
             self.next = Some(next);
             return Ok(());
@@ -453,7 +446,11 @@ pub fn check_logs(run_dir: &Path) -> Result<(), StoreError> {
             continue;
         }
         let mut header = Vec::with_capacity(RECORD);
-        let file = match File::open(&path) {
+        // A link is not one of ours, whatever it leads to, nor is what is no file.
+        if !path.symlink_metadata().is_ok_and(|about| about.is_file()) {
+            continue;
+        }
+        let file = match files::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file,
         };

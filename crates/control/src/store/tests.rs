@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
+use weir_host::files::beside;
 
 use super::*;
 
@@ -76,7 +77,7 @@ fn replay_equals_the_model() {
         let (log, live) = StateLog::open(&path).unwrap();
         assert_eq!(as_model(live), model, "seed {seed}");
         assert_eq!(log.ignored(), 0);
-        assert!(!temporary(&path).exists());
+        assert!(!beside(&path).exists());
     }
 }
 
@@ -110,12 +111,12 @@ fn a_log_is_rewritten_in_parts() {
         if round % 2 == 0 {
             // A hundred of what is live, or was appended, for each thirty more.
             assert!((5..60).contains(&parts), "{parts} parts");
-            assert!(log.len() < before && !temporary(&path).exists());
+            assert!(log.len() < before && !beside(&path).exists());
         }
         drop(log);
         let (log, live) = StateLog::open(&path).unwrap();
         assert_eq!((as_model(live), log.ignored()), (model, 0), "round {round}");
-        assert!(!temporary(&path).exists());
+        assert!(!beside(&path).exists());
     }
 }
 
@@ -135,7 +136,7 @@ fn a_rewriting_that_is_given_up_leaves_nothing() {
     fs::create_dir_all(path.join("full")).unwrap();
     assert!((0..3).any(|_| log.go_on_compacting(10).is_err()));
     assert!(!log.is_compacting() && log.len() == 1);
-    assert!(!temporary(&path).exists());
+    assert!(!beside(&path).exists());
 }
 
 #[test]

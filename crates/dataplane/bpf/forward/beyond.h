@@ -34,15 +34,16 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 		done = readdress_checked(ctx, lane);
 	__u32 reason = done & REFUSED_REASON;
 
+	if (likely(reason == REASON_OK)) {
+		count(lane, bytes, flows);
+		return send(ctx, lane); /* rule: beyond.sent */
+	}
 	if (reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) {
 		reason = tell(ctx, reason, REFUSED_MTU(done));
 		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
 			return leave(reason, XDP_TX); /* rule: beyond.told */
 	}
-	if (reason != REASON_OK)
-		return leave(reason, XDP_DROP); /* rule: beyond.refused */
-	count(lane, bytes, flows);
-	return send(ctx, lane); /* rule: beyond.sent */
+	return leave(reason, XDP_DROP); /* rule: beyond.refused */
 }
 
 /* `id` stands in memory, as the key that the lane was found by: from there it is read again if it is

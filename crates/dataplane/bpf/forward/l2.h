@@ -184,10 +184,12 @@ static __always_inline enum reason retag(struct xdp_md *ctx, const struct lane *
 		if (is_vlan(*(__be16 *)(data + 16)))
 			more -= TAG; /* rule: l2.untag_second */
 	}
-	if (more && bpf_xdp_adjust_head(ctx, -more))
-		return REASON_NO_WAY_OUT;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
+	if (more) {
+		if (bpf_xdp_adjust_head(ctx, -more))
+			return REASON_NO_WAY_OUT;
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+	}
 	if (data + 18 > end)
 		return REASON_NO_WAY_OUT;
 	if (lane->vlan)

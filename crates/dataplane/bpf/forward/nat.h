@@ -23,8 +23,8 @@ static __always_inline __u16 amended(__u16 check, __u64 change)
 {
 	__u64 sum = (__u16)~check + change;
 
+	/* Of fewer than 2^16 words: less than 2^32 + 2^16, then than 2^17, then 16 bits. */
 	sum = (sum >> 32) + (sum & 0xffffffff);
-	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
 	return ~sum;

@@ -20,7 +20,7 @@
 
 /* What the outer headers take from the frame, in a word: a function of its own finds it, so that the
  * registers of both do with less of the stack, of which little is left. */
-#define INSIDE_REASON 0xff       /* enum reason; with one there is nothing else */
+#define INSIDE_REASON 0xff       /* enum reason; with one nothing else counts */
 #define INSIDE_BEFORE(word) ((word) >> 8 & 31) /* bytes in front of the packet */
 #define INSIDE_IPV6 (1 << 13)
 #define INSIDE_KEPT(word) (((word) >> 14 & 15) << 20) /* TAG_KEPT of its tag */
@@ -35,39 +35,53 @@ static __always_inline __u32 flow_hash(__u64 high, __u64 low, __u64 dst, __u32 p
 	return (hash ^ hash >> 32) * SPREAD_SECOND >> 32;
 }
 
-/* Looks at the packet, and takes one from its TTL as a router does: whatever loop it may be in ends. */
-static __always_inline __u64 look_inside_ipv6(struct ipv6 *ip, void *end)
+/* Whether anything outside varies with the flow; else nobody asks for its hash. */
+static __always_inline int varies(const struct backend *backend)
+{
+	return backend->tunnel > TUNNEL_GRE || backend->flags & BACKEND_IPV6 || backend->spread;
+}
+
+/* Looks at the packet, and takes one from its TTL as a router does: whatever loop it may be in ends. hashed: whether
+ * the flow's hash is asked for. */
+static __always_inline __u64 look_inside_ipv6(struct ipv6 *ip, void *end, int hashed)
 {
 	__u32 ports = 0;
+	__u64 hash = 0;
 
 	if ((void *)(ip + 1) > end)
 		return REASON_TRUNCATED_IPV6; /* rule: tunnel.truncated6 */
 	if (ip->hop_limit <= 1)
 		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl6 */
-	if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP || ip->next == PROTOCOL_SCTP) &&
-	    (void *)(ip + 1) + sizeof(ports) <= end)
-		ports = *(__u32 *)(ip + 1); /* rule: tunnel.ports6 */
-	__u64 hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);
+	if (hashed) {
+		if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP ||
+		     ip->next == PROTOCOL_SCTP) &&
+		    (void *)(ip + 1) + sizeof(ports) <= end)
+			ports = *(__u32 *)(ip + 1); /* rule: tunnel.ports6 */
+		hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);
+	}
 	__u64 tos = bpf_ntohl(ip->version_flow) >> 20 & 0xff;
 
 	ip->hop_limit--; /* rule: tunnel.in6 */
 	return hash << 32 | tos << 18 | INSIDE_IPV6;
 }
 
-static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
+static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end, int hashed)
 {
 	__u32 ports = 0;
+	__u64 hash = 0;
 
 	if ((void *)(ip + 1) > end)
 		return REASON_TRUNCATED_IPV4; /* rule: tunnel.truncated4 */
 	if (ip->ttl <= 1)
 		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl4 */
-	__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
+	if (hashed) {
+		__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
 
-	/* All fragments of a packet go one way. */
-	if ((void *)(l4 + 1) <= end && !(ip->fragment & bpf_htons(0x3fff)))
-		ports = *l4; /* rule: tunnel.ports4 */
-	__u64 hash = flow_hash(0, ip->src, ip->dst, ports);
+		/* All fragments of a packet go one way. */
+		if ((void *)(l4 + 1) <= end && !(ip->fragment & bpf_htons(0x3fff)))
+			ports = *l4; /* rule: tunnel.ports4 */
+		hash = flow_hash(0, ip->src, ip->dst, ports);
+	}
 	/* RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. */
 	__u32 check = ip->check + bpf_htons(0x0100);
 
@@ -76,7 +90,7 @@ static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
 	return hash << 32 | (__u64)ip->tos << 18;
 }
 
-static __noinline __u64 look_inside(struct xdp_md *ctx)
+static __noinline __u64 look_inside(struct xdp_md *ctx, int hashed)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -96,18 +110,20 @@ static __noinline __u64 look_inside(struct xdp_md *ctx)
 		if (reason != REASON_OK)
 			return reason;
 	}
-	__u64 inside = type == bpf_htons(ETH_P_IPV6) ? look_inside_ipv6(l3, end) :
-						       look_inside_ipv4(l3, end);
+	__u64 inside = type == bpf_htons(ETH_P_IPV6) ? look_inside_ipv6(l3, end, hashed) :
+						       look_inside_ipv4(l3, end, hashed);
 	__u64 before = l3 - data;
 
 	/* The verifier takes no shorter arithmetic on pointers. */
 	asm volatile("" : "+r"(before));
-	return inside & INSIDE_REASON ? inside : inside | before << 8 | kept << 14;
+	return inside | before << 8 | kept << 14;
 }
 
 /* Bytes between the outer IP header and the packet. */
 static __always_inline __u32 tunnel_header(__u32 kind)
 {
+	if (kind == TUNNEL_IPIP)
+		return 0;
 	if (kind == TUNNEL_GRE)
 		return GRE_HEADER;
 	if (kind == TUNNEL_FOU)
@@ -127,11 +143,13 @@ static __always_inline void put_ipv4(struct ipv4 *ip, const struct backend *back
 	words[0] = bpf_htonl(0x45000000 | (__u32)INSIDE_TOS(inside) << 16 | length);
 	words[1] = bpf_htonl(DONT_FRAGMENT);
 	words[2] = bpf_htonl((__u32)FIRST_TTL << 24 | protocol << 16);
-	words[3] = source | bpf_htonl(INSIDE_HASH(inside) & ((1U << (backend->spread & 31)) - 1));
+	words[3] = source;
+	if (backend->spread)
+		words[3] |= bpf_htonl(INSIDE_HASH(inside) & ((1U << (backend->spread & 31)) - 1));
 	words[4] = *(__u32 *)(backend->address + 12);
 	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
 
-	sum = (sum >> 32) + (sum & 0xffffffff);
+	/* Of five words: 2^32 + 3 at most, then less than 2^17, then 16 bits. */
 	sum = (sum >> 32) + (sum & 0xffffffff);
 	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
@@ -252,7 +270,7 @@ static INLINE_UNTRACED __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, 
 	}
 	if (!(backend->flags & BACKEND_HAS_SOURCE))
 		return REASON_NO_TUNNEL_SOURCE; /* rule: tunnel.no_source */
-	__u64 inside = look_inside(ctx);
+	__u64 inside = look_inside(ctx, varies(backend));
 
 	if (inside & INSIDE_REASON)
 		return inside & INSIDE_REASON; /* rule: tunnel.refused */

@@ -43,7 +43,56 @@ static __always_inline __u32 cookie_of(const struct table *table, __u64 hash, __
 /* The backend of a number. */
 static __always_inline __u32 server(const struct table *table, __u32 number)
 {
+	return number < numbers_in(table) ? read_slot(table, number) : NO_BACKEND;
+}
+
+/* The same where cookies have one key; of a table with several nobody. */
+static __always_inline __u32 plain_server(const struct table *table, __u32 number)
+{
 	return number < table->slots ? read_slot(table, number) : NO_BACKEND;
+}
+
+/* No number of a server. */
+#define NO_NUMBER (COOKIE_NUMBERS + 1)
+
+/* One of the two keys behind the list of those that take new connections; without multipliers there is none. */
+static __always_inline const struct hash_key *cookie_key(const struct table *table, __u32 which)
+{
+	__u64 at = (__u64)(table->first_a + table->chunks_a) * CHUNK_BYTES +
+		   (which & 1) * sizeof(struct hash_key);
+
+	return (const struct hash_key *)AT(pool, at, pool_bytes - (sizeof(struct hash_key) - 1));
+}
+
+/* What is hidden under one of the keys of a table whose cookies say under which: a number, or one's cover. */
+__noinline __u32 hide_keyed(__u32 at, __u64 hash, __u32 number, __u32 which)
+{
+	const struct table *table = AT(tables, at, table_count);
+	const struct hash_key *key = cookie_key(table, which);
+
+	if (!key->mul1)
+		return NO_NUMBER;
+	return (number ^ mix(key, hash) >> PAD_SHIFT) & COOKIE_NUMBERS >> others_bits(table) >> 1;
+}
+
+/* The number that a cookie names, by whichever key it says. */
+static __always_inline __u32 number_named(const struct table *table, __u64 hash, __u64 stamps)
+{
+	__u32 part = ((__u32)stamps >> 16 & COOKIE_NUMBERS) >> others_bits(table);
+
+	if (unlikely(table->segment_bits & COOKIES_KEYED))
+		return hide_keyed(table - tables, hash, part >> 1, part);
+	return number_of(table, hash, stamps);
+}
+
+/* The cookie that tells a number, by the key that issues. */
+static __always_inline __u32 told_cookie(const struct table *table, __u64 hash, __u32 number)
+{
+	__u32 which = table->segment_bits / COOKIES_SECOND & 1;
+
+	if (likely(!(table->segment_bits & COOKIES_KEYED)))
+		return cookie_of(table, hash, number);
+	return (hide_keyed(table - tables, hash, number, which) << 1 | which) << others_bits(table);
 }
 
 /* The number of one of those that take new connections, in the order of their backends. */
@@ -96,9 +145,6 @@ __noinline int note_bare(__u32 id)
 		__sync_fetch_and_or(&of->echoes, ECHOES_BARE);
 	return 0;
 }
-
-/* No number of a server. */
-#define NO_NUMBER (COOKIE_NUMBERS + 1)
 
 /* The number of the server where an entry has its flow; not if that is gone. */
 static __always_inline __u32 latest_number(const struct table *table, const struct tracked *known)
@@ -396,7 +442,7 @@ static __always_inline __u32 first_told(struct xdp_md *ctx, const struct table *
 			return nowhere(REASON_NO_BACKEND);
 		note_told(table - tables, key, number);
 	}
-	replace(ctx, stamps, ECHO_AT, TOLD | cookie_of(table, hash, number) << 16 | TOLD_MARK);
+	replace(ctx, stamps, ECHO_AT, TOLD | told_cookie(table, hash, number) << 16 | TOLD_MARK);
 	return server(table, number) | CHEETAH_NEW;
 }
 
@@ -443,7 +489,7 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 	if (!stamps)
 		return without_cookie(table, key, hash, flags, 0);
 	if (likely(flags & TCP_ACK)) {
-		__u32 number = number_of(table, hash, stamps);
+		__u32 number = number_named(table, hash, stamps);
 		__u32 id = server(table, number);
 
 		if (unlikely(id == NO_BACKEND))
@@ -474,7 +520,7 @@ __noinline __u32 cheetah_plain(struct xdp_md *ctx, const struct table *table,
 		return ASK_APART;
 	__u64 stamps = find_timestamps(ctx);
 	__u32 number = number_of(table, hash, stamps);
-	__u32 id = server(table, number);
+	__u32 id = plain_server(table, number);
 
 	if (unlikely(!stamps || id == NO_BACKEND))
 		return ASK_APART;

@@ -52,7 +52,8 @@ impl Code {
             now: 0,
             executed: 0,
         };
-        let start = machine.allot(frame.to_vec());
+        let room = [&[0; HEADROOM][..], frame].concat();
+        let start = machine.allot(room) + HEADROOM as u64;
         machine.packet = (start, start + frame.len() as u64);
         let verdict = machine.call(0, 0, [CONTEXT, 0, 0, 0, 0])?;
         Ok((verdict, machine.executed))
@@ -66,6 +67,10 @@ const OFFSET_BITS: u32 = 32;
 /// Instructions after which a program counts as endless.
 const ENOUGH: u64 = 1_000_000;
 const STACK: usize = 512;
+/// Bytes in front of a frame, as drivers leave them (`XDP_PACKET_HEADROOM`).
+const HEADROOM: usize = 256;
+/// What the kernel leaves of a frame at least.
+const ETHERNET: u64 = 14;
 
 struct Machine<'a> {
     code: &'a Code,
@@ -292,6 +297,7 @@ impl Machine<'_> {
         const UPDATE: i32 = 2;
         const DELETE: i32 = 3;
         const NANOSECONDS: i32 = 5;
+        const ADJUST_HEAD: i32 = 44;
         const JIFFIES: i32 = 118;
         const RESERVE: i32 = 131;
         const SUBMIT: i32 = 132;
@@ -316,6 +322,15 @@ impl Machine<'_> {
             }
             NANOSECONDS => Ok(monotonic()),
             JIFFIES => Ok(self.now),
+            ADJUST_HEAD => {
+                let start = self.packet.0.wrapping_add_signed(i64::from(b as i32));
+                let is_there = start >> OFFSET_BITS == self.packet.0 >> OFFSET_BITS;
+                if !is_there || start + ETHERNET > self.packet.1 {
+                    return Ok(u64::MAX);
+                }
+                self.packet.0 = start;
+                Ok(0)
+            }
             BUFFER_LENGTH => Ok(self.packet.1 - self.packet.0),
             RESERVE => Ok(self.allot(vec![0; b as usize])),
             SUBMIT => Ok(0),

@@ -12,7 +12,7 @@ mod stack;
 
 use crate::error::Error;
 use crate::run::{Verdict, run_frame};
-use paths::{Path, World};
+use paths::{Beside, Path, World};
 use std::io;
 
 /// The instructions of one path.
@@ -30,15 +30,32 @@ pub struct Row {
 /// The kernel refuses a program; or a packet met another verdict than its path has, which makes the
 /// counts worthless.
 pub fn count(others: &[Vec<u8>]) -> Result<Vec<Row>, Error> {
-    let mut worlds = vec![World::new(None)?];
+    let mut worlds = vec![World::new(None, Beside::All)?];
     for other in others {
-        worlds.push(World::new(Some(other))?);
+        worlds.push(World::new(Some(other), Beside::All)?);
     }
+    rows(&paths::all(), &worlds)
+}
+
+/// Counts on the paths of services that use no feature, one number for each of what may stand beside them:
+/// services with every feature; nothing; nothing, but these services themselves had each feature before; prefixes,
+/// ranges of ports and translated answers, for which packets are looked up that are no service's.
+///
+/// # Errors
+/// As [`count`].
+pub fn count_plain() -> Result<Vec<Row>, Error> {
+    let besides = [Beside::All, Beside::Nothing, Beside::Former, Beside::Unusual];
+    let worlds = besides.into_iter().map(|beside| World::new(None, beside));
+    let plain: Vec<Path> = paths::all().into_iter().filter(Path::is_plain).collect();
+    rows(&plain, &worlds.collect::<Result<Vec<_>, _>>()?)
+}
+
+fn rows(paths: &[Path], worlds: &[World]) -> Result<Vec<Row>, Error> {
     let row = |path: &Path| {
         let counts = worlds.iter().map(|world| one(path, world));
         Ok(Row { path: path.name, instructions: counts.collect::<Result<_, _>>()? })
     };
-    paths::all().iter().map(row).collect()
+    paths.iter().map(row).collect()
 }
 
 /// Bytes of stack that the deepest chain of calls takes, of the balancer and of the program that it goes on in, as
@@ -47,7 +64,7 @@ pub fn count(others: &[Vec<u8>]) -> Result<Vec<Row>, Error> {
 /// # Errors
 /// The kernel refuses the programs.
 pub fn stacks(object: &[u8]) -> Result<[u32; 2], Error> {
-    Ok(World::new(Some(object))?.code.stacks())
+    Ok(World::new(Some(object), Beside::All)?.code.stacks())
 }
 
 fn one(path: &Path, world: &World) -> Result<u64, Error> {

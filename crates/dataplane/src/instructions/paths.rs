@@ -6,7 +6,11 @@ use crate::run::{Verdict, run_frame};
 use crate::{BackendEntry, KernelPlane, Limits, Reports};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_hash::{HashKey, Key};
-use weir_plane::{FlowCaps, IdRoutes, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
+use weir_plane::forward::{Encapsulation, Translation, Tunnel};
+use weir_plane::{
+    FlowCaps, IdRoutes, Listen, Prefix, Rate, SourceRate, SourceTable, Sources, Translated,
+    Translations, VipKey,
+};
 use weir_steering::cheetah::{ANSWERS, PARTITIONS, servers};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
@@ -38,6 +42,18 @@ pub(super) struct World {
     cookies: [u16; 2],
 }
 
+/// What stands beside services that use no feature, whose packets are to pay nothing for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Beside {
+    /// Services with each feature, as the paths need that are not plain.
+    All,
+    Nothing,
+    /// Nothing; but they had each feature themselves.
+    Former,
+    /// A service of a prefix and a range of ports, and answers that are translated.
+    Unusual,
+}
+
 /// What a packet meets.
 pub(super) struct Path {
     /// In a few words.
@@ -48,7 +64,16 @@ pub(super) struct Path {
     before: fn(&World, u32) -> Result<(), Error>,
 }
 
-#[derive(Clone, Copy)]
+impl Path {
+    /// Whether it is a packet of a service that uses no feature, and whose table does not change.
+    pub fn is_plain(&self) -> bool {
+        let method = self.name.split(',').next().unwrap_or_default();
+        MethodId::named(method).is_some()
+            && !["update under way", "no backend"].iter().any(|words| self.name.contains(words))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Service {
     Concury,
     Concury6,
@@ -80,12 +105,18 @@ enum Service {
     /// Any number of new flows is taken, but as if it were not; and none any more.
     Capped,
     Spent,
+    /// Backends are behind tunnels, or get other addresses.
+    Ipip,
+    Ipip6,
+    Gue,
+    Gre,
+    Nat,
 }
 
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 25] = [
         Concury,
         Concury6,
         ConcuryUdp,
@@ -106,7 +137,56 @@ impl Service {
         Listed6,
         Capped,
         Spent,
+        Ipip,
+        Ipip6,
+        Gue,
+        Gre,
+        Nat,
     ];
+
+    /// Whether it uses no feature, and its table does not change.
+    fn is_plain(self) -> bool {
+        matches!(
+            self,
+            Concury
+                | Concury6
+                | ConcuryUdp
+                | Tracked
+                | Tracked6
+                | TrackedUdp
+                | Jet
+                | Residue
+                | Cheetah
+                | CheetahStateful
+        )
+    }
+
+    /// The backend of its own that it has, if its packets do not go as they are.
+    fn beyond(self) -> Option<(BackendId, BackendEntry)> {
+        let number = BackendId::of(BACKENDS + self as u16);
+        let far: IpAddr = if self == Ipip6 {
+            [0x2001, 0xdb8, 9, 0, 0, 0, 0, 1].into()
+        } else {
+            [203, 0, 113, 7].into()
+        };
+        let source: IpAddr = if self == Ipip6 {
+            [0x2001, 0xdb8, 8, 0, 0, 0, 0, 1].into()
+        } else {
+            [192, 0, 2, 250].into()
+        };
+        let entry = BackendEntry::new(far, 1);
+        let entry = entry.with_next_hop([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], 0, true);
+        let through =
+            |encapsulation| Tunnel { encapsulation, source: Some(source), spread: 0, mtu: 0 };
+        let entry = match self {
+            Ipip | Ipip6 => entry.with_tunnel(&through(Encapsulation::Ipip)),
+            Gue => entry.with_tunnel(&through(Encapsulation::Gue(6080))),
+            Gre => entry.with_tunnel(&through(Encapsulation::Gre)),
+            Nat => entry.with_translation(&Translation { port: Some(8080), mtu: 0, ports: None }),
+            _ => return None,
+        };
+        Some((number, entry))
+    }
 
     /// How many new flows are taken, if not any number: one in the time that a bucket has at most.
     fn caps(self) -> Option<FlowCaps> {
@@ -150,6 +230,15 @@ impl Service {
             _ => return None,
         };
         Some(QuicLb::new(0, SERVER.len(), nonce, key).expect("lengths as they may be"))
+    }
+
+    /// Where ids lead, if they do.
+    fn routes(self) -> Option<IdRoutes> {
+        let mut configs = QuicLbConfigs::default();
+        configs.set(self.led()?);
+        let mut routes = IdRoutes::new(configs);
+        routes.lead(0, Id::new(&SERVER).expect("it is short"), BackendId::of(3));
+        Some(routes)
     }
 
     /// A packet with an id of the one server.
@@ -226,6 +315,11 @@ impl Service {
             Cheetah => Some(built(MethodId::Cheetah, &members, 0)),
             CheetahStateful => Some(built(MethodId::CheetahStateful, &members, 0)),
             Empty => Some(concury(self, &[], 0)),
+            Ipip | Ipip6 | Gue | Gre | Nat => {
+                let (backend, _) = self.beyond()?;
+                let (name, weight, role) = ("far".to_owned(), 1, Role::Serving);
+                Some(concury(self, &[Member { backend, name, weight, role }], 0))
+            }
             _ => Some(concury(self, &members, STATES)),
         }
     }
@@ -334,7 +428,7 @@ const RESERVED: u32 = DRAINING as u32;
 
 impl World {
     /// A data plane with this build of the program.
-    pub fn new(object: Option<&[u8]>) -> Result<Self, Error> {
+    pub fn new(object: Option<&[u8]>, beside: Beside) -> Result<Self, Error> {
         // Small, since the interpreter copies the pool of tables.
         let limits = Limits {
             table_bytes: 4 << 20,
@@ -349,7 +443,11 @@ impl World {
             plane.set_backend(BackendId::of(backend), &entry)?;
         }
         let mut seen_keys = Vec::new();
-        for service in Service::ALL {
+        let is_there = |service: &Service| beside == Beside::All || service.is_plain();
+        for service in Service::ALL.into_iter().filter(is_there) {
+            if let Some((number, entry)) = service.beyond() {
+                plane.set_backend(number, &entry)?;
+            }
             plane.set_service(service.vip(), service.number())?;
             if let Some(table) = service.table() {
                 // Those with cookies have no marks.
@@ -358,18 +456,31 @@ impl World {
                 }
                 plane.publish(service.number(), &table)?;
             }
+            if beside == Beside::Former {
+                let like = if service.protocol() == Protocol::Udp { Plain } else { service };
+                plane.set_sources(service.number(), Listed.sources().as_ref())?;
+                plane.set_flow_caps(service.number(), Capped.caps().as_ref())?;
+                plane.set_id_routes(service.number(), like.routes().as_ref())?;
+                plane.set_id_routes(service.number(), None)?;
+            }
             plane.set_sources(service.number(), service.sources().as_ref())?;
             plane.set_flow_caps(service.number(), service.caps().as_ref())?;
-            if let Some(config) = service.led() {
-                let mut configs = QuicLbConfigs::default();
-                configs.set(config);
-                let mut routes = IdRoutes::new(configs);
-                routes.lead(0, Id::new(&SERVER).expect("it is short"), BackendId::of(3));
+            if let Some(routes) = service.routes() {
                 plane.set_id_routes(service.number(), Some(&routes))?;
             }
         }
-        for flag in [Flags::RECORD, Flags::PENDING] {
-            plane.set_flags(Updating.number(), flag, true);
+        if beside == Beside::All {
+            for flag in [Flags::RECORD, Flags::PENDING] {
+                plane.set_flags(Updating.number(), flag, true);
+            }
+        }
+        if beside == Beside::Unusual {
+            // Of a service's address, too, at other ports.
+            let near = (IpAddr::from([198, 51, 100, 0]), 24);
+            plane.set_service(Listen::new(near, Protocol::Tcp, (8192, 6)), Concury.number())?;
+            let from = VipKey { port: Some(8080), ..Nat.vip() };
+            let to = Translated { service: Concury.vip(), limits: None };
+            plane.set_translations(&Translations::from([(from, to)]))?;
         }
         // A flow whose first packet may be repeated is pinned where it lives.
         plane.pin(&[(state(Concury, RESERVED), BackendId::of(DRAINING))])?;
@@ -392,6 +503,9 @@ impl World {
         // Every backend's next hop is known from here on.
         for n in 0..u32::from(BACKENDS) {
             run_frame(world.plane.program(), &later(Concury.flow(n)))?;
+        }
+        for service in Service::ALL.into_iter().filter(|service| service.beyond().is_some()) {
+            run_frame(world.plane.program(), &later(service.flow(1)))?;
         }
         Ok(world)
     }
@@ -596,6 +710,11 @@ paths! {
         before |world, _run| world.spend(&[fresh(0)]);
     "capped, SYN beyond its prefix's cap" => Drop, |_, _| first(Spent.flow(fresh(0))),
         before |world, _run| world.spend(&[fresh(0)]);
+    "ipip, TCP over IPv4 in IPv4" => Transmit, |_, _| later(Ipip.flow(1));
+    "ipip, TCP over IPv4 in IPv6" => Transmit, |_, _| later(Ipip6.flow(1));
+    "gue, TCP over IPv4 in IPv4" => Transmit, |_, _| later(Gue.flow(1));
+    "gre, TCP over IPv4 in IPv4" => Transmit, |_, _| later(Gre.flow(1));
+    "nat, TCP over IPv4" => Transmit, |_, _| later(Nat.flow(1));
     "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });

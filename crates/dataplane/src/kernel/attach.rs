@@ -70,6 +70,7 @@ impl KernelPlane {
                 }
             }
         }
+        self.went_past_front();
         if failure.is_none() {
             link::detach_others(directory, found)?;
             self.program.forget_others(directory)?;

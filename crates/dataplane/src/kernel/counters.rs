@@ -180,7 +180,7 @@ impl KernelPlane {
 
 /// Goes through all elements of an array with a value for each CPU, many of them in a system call:
 /// the index, and the value of one CPU.
-fn each_percpu(map: &MapHandle, mut visit: impl FnMut(u32, &[u8])) -> Result<(), Error> {
+pub(super) fn each_percpu(map: &MapHandle, mut visit: impl FnMut(u32, &[u8])) -> Result<(), Error> {
     let doing = || format!("read map {:?}", map.name());
     let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
     // The kernel keeps the value of each CPU at a multiple of eight bytes.

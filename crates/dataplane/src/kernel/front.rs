@@ -5,7 +5,7 @@
 //! may die at any moment, and the control plane may, too. So what they share is one page of words:
 //!
 //! - `turn` is odd while the plane is at a burst, in which it keeps the numbers of tables that it has
-//!   read: a grace period waits for its end, as for the programs.
+//!   read: a grace period waits for its end, as for the programs. Each of its threads has such a word (`turns`).
 //! - `memory` is raised to an odd number before maps of other sizes take the place of those in use. From
 //!   then on the front program lets the plane have nothing; the plane finishes what it has, says so by
 //!   `ready`, and ends. When the new maps are in place it is raised again: only with an even number does
@@ -14,12 +14,13 @@
 use super::KernelPlane;
 use super::grace;
 use super::load::{load_over, missing};
+use super::program;
 use super::resize::pin_of;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
 use crate::mapped::Mapped;
 use crate::user::status_of;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
@@ -53,10 +54,10 @@ const PAGE: &str = "front";
 const LANES: &str = "front_lanes";
 const QUEUES: &str = "queues";
 const SOCKETS: &str = "sockets";
-const KEPT: [&str; 4] = [PAGE, LANES, QUEUES, SOCKETS];
+pub(super) const KEPT: [&str; 4] = [PAGE, LANES, QUEUES, SOCKETS];
 /// The map of the program behind; its pin has the map's number after this.
 const BEHIND: &str = "behind";
-const BEHIND_PREFIX: &str = "behind-";
+pub(super) const BEHIND_PREFIX: &str = "behind-";
 
 /// Maps that the program has for itself, unless they are pinned.
 const OWN: [&str; 9] = [
@@ -74,6 +75,8 @@ const OWN: [&str; 9] = [
 /// A burst takes microseconds; a process that is stopped in the middle of one has to be waited for, and
 /// after this long that is said.
 const BURST_PATIENCE: Duration = Duration::from_secs(2);
+/// The most threads of a plane: the page has a word for each.
+pub const PLANE_THREADS: usize = 5;
 /// How long a plane has to finish what it has received.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -104,11 +107,39 @@ impl Page {
         Mapped::new(&map, size_of::<types::front>()).map(Self).map(Some)
     }
 
+    /// The page of whatever version, for its first words, which are the same in all of them.
+    fn of_any(directory: &Path) -> Result<Option<Self>, Error> {
+        let pin = directory.join(PAGE);
+        if !pin.exists() {
+            return Ok(None);
+        }
+        let map =
+            MapHandle::from_pinned_path(&pin).context(|| format!("open {}", pin.display()))?;
+        let bytes = map.value_size() as usize;
+        if map.map_type() != MapType::Array || bytes < offset_of!(types::front, turns) {
+            return Ok(None);
+        }
+        Mapped::new(&map, bytes).map(Self).map(Some)
+    }
+
     word!(memory: AtomicU32 = word32("The memory in use."));
     word!(ready: AtomicU32 = word32("The memory that the plane reads; 0: none."));
     word!(turn: AtomicU64 = word64("Odd while it is at a burst."));
     word!(process: AtomicU64 = word64("The plane's process; 0: none."));
     word!(started: AtomicU64 = word64("When it began, which tells it from another with its number."));
+    word!(edges: AtomicU64 = word64("Whether it is told of what begins or ends a connection."));
+    word!(past: AtomicU64 = word64("How often it may not have been told."));
+
+    /// Odd while a thread of the plane is at a burst.
+    pub fn turn_of(&self, thread: usize) -> &AtomicU64 {
+        match thread {
+            0 => self.turn(),
+            more => {
+                let others = offset_of!(types::front, turns);
+                self.0.word64(others + (more.min(PLANE_THREADS - 1) - 1) * size_of::<u64>())
+            }
+        }
+    }
 
     /// A counter of the plane's.
     pub fn counter(&self, number: usize) -> &AtomicU64 {
@@ -123,16 +154,20 @@ impl Page {
         process != 0 && start_of(process) == Some(started)
     }
 
-    /// Waits for the burst that the plane is at, if it is at one: it may have read what was there before
-    /// the caller's last store.
+    /// Waits for the bursts that threads of the plane are at, if they are at any: they may have read what was
+    /// there before the caller's last store.
     fn wait_for_burst(&self) -> Result<(), Error> {
         fence(Ordering::SeqCst);
-        let turn = self.turn().load(Ordering::SeqCst);
+        let end = Instant::now() + BURST_PATIENCE;
+        (0..PLANE_THREADS).try_for_each(|thread| self.wait_for_burst_of(thread, end))
+    }
+
+    fn wait_for_burst_of(&self, thread: usize, end: Instant) -> Result<(), Error> {
+        let turn = self.turn_of(thread).load(Ordering::SeqCst);
         if turn.is_multiple_of(2) {
             return Ok(());
         }
-        let end = Instant::now() + BURST_PATIENCE;
-        while self.turn().load(Ordering::SeqCst) == turn && self.is_alive() {
+        while self.turn_of(thread).load(Ordering::SeqCst) == turn && self.is_alive() {
             if Instant::now() > end {
                 let process = self.process().load(Ordering::SeqCst);
                 let source = io::Error::other(format!(
@@ -185,7 +220,7 @@ pub(crate) fn start_of(process: u32) -> Option<u64> {
 /// Lets the plane of an earlier run, whatever it was, have no more packets: what is pinned in a directory is
 /// about to change.
 pub(super) fn send_away(directory: &Path) -> Result<(), Error> {
-    Page::open(directory)?.map_or(Ok(()), |page| page.send_away())
+    Page::of_any(directory)?.map_or(Ok(()), |page| page.send_away())
 }
 
 /// The process of a plane: its number, and when it began.
@@ -194,7 +229,7 @@ pub(super) struct Process(u32, u64);
 impl Process {
     /// That of a data plane, so that its end can be waited for when that is taken away.
     pub fn of(directory: &Path) -> Option<Self> {
-        let page = Page::open(directory).ok()??;
+        let page = Page::of_any(directory).ok()??;
         let process = page.process().load(Ordering::SeqCst) as u32;
         (process != 0).then(|| Self(process, page.started().load(Ordering::SeqCst)))
     }
@@ -233,7 +268,7 @@ impl KernelPlane {
         };
         remove_unlike(&directory)?;
         let memory = self.pinned_memory()?;
-        let loaded = load_over(FRONT, &memory, &OWN, &self.sizes)?;
+        let loaded = load_over(FRONT, &memory, &OWN, &self.sizes, false)?;
         let map = |name: &str| found(&loaded, name);
         for name in KEPT {
             let pin = directory.join(name);
@@ -322,6 +357,14 @@ impl KernelPlane {
         }
     }
 
+    /// Packets have gone past the program in front, or are about to: a plane that is told of what begins or ends
+    /// a connection has missed some.
+    pub(super) fn went_past_front(&self) {
+        if let Some(front) = &self.front {
+            front.page.past().fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     /// Waits until every packet whose processing had begun is decided, wherever that is.
     pub(crate) fn grace(&self) -> Result<(), Error> {
         grace()?;
@@ -372,7 +415,10 @@ impl KernelPlane {
     }
 }
 
-/// Maps of another version's front, which a program of this one could not use, go.
+/// Maps of another version's front, which a program of this one could not use, go, and before them its plane.
+///
+/// # Errors
+/// If that does not let go, or a pin cannot be removed.
 fn remove_unlike(directory: &Path) -> Result<(), Error> {
     let sizes = [
         (PAGE, size_of::<types::front>()),
@@ -388,13 +434,15 @@ fn remove_unlike(directory: &Path) -> Result<(), Error> {
         let map = MapHandle::from_pinned_path(&pin);
         let alike = map.is_ok_and(|map| map.value_size() as usize == bytes);
         if !alike {
+            send_away(directory)?;
             fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
         }
     }
     Ok(())
 }
 
-fn found(object: &Object, name: &str) -> Result<MapHandle, Error> {
+/// A map of an object that is loaded.
+pub(super) fn found(object: &Object, name: &str) -> Result<MapHandle, Error> {
     let map = object.maps().find(|map| map.name() == name);
     let map = map.ok_or_else(|| missing("map", name))?;
     MapHandle::try_from(&map).context(|| format!("duplicate map {name}"))
@@ -444,13 +492,7 @@ impl FrontMaps {
         let number =
             number.as_deref().and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
         let number = number.ok_or_else(|| missing("program", "behind"))?;
-        // SAFETY: a plain number.
-        let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(number) };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd)).context(|| "open a program".into());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
+        program::of_number(number).context(|| "open a program".into())
     }
 
     /// What tells this front from another that takes its place.
@@ -483,6 +525,25 @@ mod tests {
         }
         child.wait().expect("it has ended");
         assert_eq!(start_of(child.id()), None);
+    }
+
+    #[test]
+    fn each_thread_has_a_word_of_its_own() {
+        let turns = offset_of!(types::front, turns);
+        assert_eq!(turns + (PLANE_THREADS - 1) * 8, offset_of!(types::front, counters));
+        assert!(offset_of!(types::front, turn) < turns);
+    }
+
+    /// Where they are is what versions of other pages go by.
+    #[test]
+    fn the_first_words_stay_where_they_are() {
+        let places = [
+            offset_of!(types::front, memory),
+            offset_of!(types::front, ready),
+            offset_of!(types::front, process),
+            offset_of!(types::front, started),
+        ];
+        assert_eq!(places, [0, 4, 16, 24]);
     }
 
     #[test]

@@ -53,6 +53,13 @@ impl KernelPlane {
         Ok(())
     }
 
+    /// Whether there is one, of this program or of an earlier one.
+    pub fn is_guarded(&self) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        let pin = |family: &str| directory.join(format!("{GUARD_PREFIX}{family}"));
+        FAMILIES.iter().any(|(family, _)| pin(family).exists())
+    }
+
     /// The program over this plane's table of services.
     fn load_guard(&self) -> Result<Object, Error> {
         let mut open = ObjectBuilder::default()

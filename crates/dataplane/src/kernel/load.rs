@@ -1,13 +1,15 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
 use super::by_id::ByIds;
+use super::convert::{self, Converted};
 use super::front;
 use super::guard::GUARD_PREFIX;
+use super::interfaces;
 use super::lost::Lost;
 use super::program::Program;
 use super::resize::{Former, pin_of};
 use super::size::{Sizer, size_maps};
-use super::stamp::{STAMP_PIN, Stamp};
+use super::stamp::{Found, Layout, STAMP_PIN, Stamp};
 use super::{KernelPlane, Maps, Sizes};
 use crate::abi::types;
 use crate::error::{Context, Error};
@@ -21,7 +23,8 @@ use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{
     ErrorKind, MapCore, MapHandle, MapType, Object, ObjectBuilder, OpenObject, libbpf_sys,
 };
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
@@ -38,13 +41,15 @@ pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir
 const OBJECT: &str = "weir_bpf";
 const CONSTANTS: &str = "weir_bpf.rodata";
 /// The program takes frames in several buffers (linux/bpf.h, BPF_F_XDP_HAS_FRAGS).
-const XDP_HAS_FRAGS: u32 = 1 << 5;
+pub(super) const XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// What opening a data plane found.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReport {
     /// Whether it was there already, with tables, flows and counters of an earlier run.
     pub resumed: bool,
+    /// How memory of another layout has become this program's, if there was any.
+    pub converted: Option<Converted>,
     /// Why there is no [guard](KernelPlane::guard), if there is none.
     pub unguarded: Option<String>,
     /// Why frames that are lost on their way out are not counted, if they are not.
@@ -53,11 +58,11 @@ pub struct OpenReport {
 
 impl KernelPlane {
     /// Loads the data plane, or resumes the one pinned in `directory` (in a BPF file system) with
-    /// this program. Without a directory nothing is pinned, and all goes with the process.
+    /// this program; one of another layout becomes one of this layout, if that can be (`convert`). Without a directory nothing is pinned, and all goes with the process.
     ///
     /// # Errors
-    /// [`Error::Layout`] if a data plane of another layout is pinned there, which is left as it is;
-    /// [`Error::Incompatible`] if a map there has a size that no limits explain; [`Error::Bpf`] with
+    /// [`Error::Layout`] if a data plane of another layout is pinned there that cannot be taken over, which is
+    /// left as it is; [`Error::Incompatible`] if a map there has a size that no limits explain; [`Error::Bpf`] with
     /// the verifier's words if the kernel refuses the program.
     pub fn open(directory: Option<&Path>, limits: &Limits) -> Result<(Self, OpenReport), Error> {
         Self::open_object(PROGRAM, directory, limits)
@@ -88,13 +93,32 @@ impl KernelPlane {
         let mut stamp = None;
         if let Some(directory) = directory {
             // Before anything is written.
-            stamp = Stamp::check(directory)?;
+            convert::recover(directory)?;
+            stamp = match Stamp::look(directory)? {
+                Found::Nothing => None,
+                Found::Own(stamp) => Some(stamp.complete(directory)?),
+                Found::Other(other) => {
+                    let program = convert::Version::own(object.unwrap_or(PROGRAM));
+                    let converted = convert::take_over(
+                        directory,
+                        program,
+                        limits,
+                        (&other, Layout::own().shapes),
+                        None,
+                    );
+                    report.converted = converted?;
+                    match Stamp::look(directory)? {
+                        Found::Own(stamp) => Some(stamp),
+                        _ => return Err(other.refuse("it has become another one meanwhile".into())),
+                    }
+                }
+            };
             report.resumed = stamp.is_some();
             fs::create_dir_all(directory).context(|| format!("create {}", directory.display()))?;
             stamp = Some(stamp.map_or_else(|| Stamp::make(directory), Ok)?);
         }
         let place = |name: &str| directory.map(|directory| pin_of(directory, name));
-        let loaded = Loading { object: object.unwrap_or(PROGRAM), place: &place, twins: None };
+        let loaded = Loading::of(object.unwrap_or(PROGRAM), &place);
         let (loaded, sizes) = loaded.load(limits)?;
         let mut plane = Self::of_object(&loaded, sizes, directory, stamp)?;
         plane.object = object.map(<[u8]>::to_vec);
@@ -123,7 +147,7 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`] if this program's own object cannot be read.
     pub fn memory_for(limits: &Limits) -> Result<Needed, Error> {
-        Loading { object: PROGRAM, place: &|_| None, twins: None }.memory(limits)
+        Loading::of(PROGRAM, &|_| None).memory(limits)
     }
 
     pub(super) fn of_object(
@@ -185,6 +209,7 @@ impl KernelPlane {
                 quic_outcomes: handle("quic_outcomes")?,
                 translations: handle("translations")?,
                 returned: handle("returned")?,
+                interfaces: interfaces::map_of(object)?,
             },
             program: Program::of(object)?,
             control: mapped("control")?,
@@ -263,6 +288,8 @@ pub(super) struct Loading<'a> {
     pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
     /// Where the twins of maps are pinned, if what is noted in these is noted in their twins, too.
     pub twins: Option<&'a dyn Fn(&str) -> PathBuf>,
+    /// How many entries a map gets that is not pinned yet, or bytes, if it is an array, whatever the limits are.
+    pub counts: &'a dyn Fn(&str) -> Option<u32>,
 }
 
 /// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
@@ -276,7 +303,25 @@ pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 const ENTRY_BYTES: u64 = 64;
 const BUCKET_BYTES: u64 = 16;
 
-impl Loading<'_> {
+impl<'a> Loading<'a> {
+    /// With maps that are pinned in such places.
+    pub fn of(object: &'a [u8], place: &'a dyn Fn(&str) -> Option<PathBuf>) -> Self {
+        Self { object, place, twins: None, counts: &|_| None }
+    }
+
+    /// The names of the maps that are pinned.
+    pub fn pinned(object: &[u8]) -> Result<BTreeSet<String>, Error> {
+        let names = RefCell::new(BTreeSet::new());
+        let place = |name: &str| {
+            names.borrow_mut().insert(name.to_owned());
+            None
+        };
+        let loading = Loading::of(object, &place);
+        let mut open = loading.open()?;
+        size_maps(&mut loading.sizer(&mut open), &Limits::default())?;
+        Ok(names.take())
+    }
+
     /// Loads it with maps of these sizes; those that are pinned keep theirs.
     pub fn load(&self, limits: &Limits) -> Result<(Object, Sizes), Error> {
         let mut open = self.open()?;
@@ -292,7 +337,8 @@ impl Loading<'_> {
             }
         }
         let frags = takes_frags();
-        set_sizes(&mut sizer, &sizes, self.twins.is_some(), frags)?;
+        let told = Told { twins: self.twins.is_some(), frags, by_interface: false };
+        set_constants(&mut sizer, &sizes, told)?;
         drop(sizer);
         if frags {
             open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
@@ -339,16 +385,17 @@ impl Loading<'_> {
         Ok(sizer.kept)
     }
 
-    fn open(&self) -> Result<OpenObject, Error> {
+    pub fn open(&self) -> Result<OpenObject, Error> {
         ObjectBuilder::default()
             .name(OBJECT)
             .and_then(|builder| builder.open_memory(self.object))
             .context(|| "open the XDP program".into())
     }
 
-    fn sizer<'a>(&'a self, open: &'a mut OpenObject) -> Sizer<'a> {
+    fn sizer<'b>(&'b self, open: &'b mut OpenObject) -> Sizer<'b> {
         let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
-        Sizer { maps: maps.collect(), place: self.place, kept: Vec::new() }
+        let (place, counts) = (self.place, self.counts);
+        Sizer { maps: maps.collect(), place, counts, kept: Vec::new() }
     }
 }
 
@@ -358,8 +405,9 @@ pub(super) fn load_over(
     memory: &HashMap<String, MapHandle>,
     own: &[&str],
     sizes: &Sizes,
+    by_interface: bool,
 ) -> Result<Object, Error> {
-    let loading = Loading { object, place: &|_| None, twins: None };
+    let loading = Loading::of(object, &|_| None);
     let mut open = loading.open()?;
     let mut sizer = loading.sizer(&mut open);
     for (name, map) in &mut sizer.maps {
@@ -378,7 +426,7 @@ pub(super) fn load_over(
         map.reuse_fd(there.as_fd()).context(what)?;
     }
     let frags = takes_frags();
-    set_sizes(&mut sizer, sizes, false, frags)?;
+    set_constants(&mut sizer, sizes, Told { twins: false, frags, by_interface })?;
     drop(sizer);
     if frags {
         open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
@@ -391,8 +439,19 @@ pub(super) fn missing(what: &str, name: &str) -> Error {
     Error::System { what: "open the XDP program".into(), source }
 }
 
+/// What the program is told beside sizes.
+#[derive(Clone, Copy)]
+struct Told {
+    /// What is noted is noted in twins, too.
+    twins: bool,
+    /// Frames come in several buffers.
+    frags: bool,
+    /// Frames are counted by interface, where the build leaves that open.
+    by_interface: bool,
+}
+
 /// Sets what the verifier folds into the program.
-fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> Result<(), Error> {
+fn set_constants(sizer: &mut Sizer<'_>, sizes: &Sizes, told: Told) -> Result<(), Error> {
     let constants = sizer.map(CONSTANTS)?.initial_value_mut().unwrap_or_default();
     if constants.len() < offset_of!(types::rodata, has_frags) + size_of::<u32>() {
         return Err(missing("room for the sizes in", CONSTANTS));
@@ -417,14 +476,15 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         source_count = sizes.source_words;
         untold_room = sizes.untold_room;
         mapping_count = sizes.mappings;
-        twins = twins.into();
-        has_frags = frags.into();
+        twins = told.twins.into();
+        has_frags = told.frags.into();
+        by_interface = told.by_interface.into();
     }
     Ok(())
 }
 
 /// Whether the kernel has frames in several buffers (Linux 5.18): it takes a program that does.
-fn takes_frags() -> bool {
+pub(super) fn takes_frags() -> bool {
     let code = |code: u32| libbpf_sys::bpf_insn { code: code as u8, ..Default::default() };
     // r0 = 0 (XDP_ABORTED); exit
     let program = [

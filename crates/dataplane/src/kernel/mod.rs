@@ -5,6 +5,7 @@ mod attach;
 mod by_id;
 mod caps;
 mod connections;
+mod convert;
 mod counters;
 mod devices;
 mod front;
@@ -12,6 +13,7 @@ mod grace;
 mod guard;
 mod held;
 mod hops;
+mod interfaces;
 mod load;
 mod loads;
 mod lost;
@@ -27,12 +29,16 @@ mod trace;
 mod translations;
 
 pub use attach::Attached;
+pub use convert::{ConvertStep, Converted};
+pub use front::PLANE_THREADS;
 pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
-pub use grace::grace;
+pub use grace::{grace, wait_for_programs};
+pub use interfaces::BY_INTERFACE;
 pub use load::OpenReport;
 pub(crate) use messages::monotonic;
 pub use pinned::{Pinned, PinnedLink};
 pub use resize::ResizeStep;
+pub(crate) use stamp::DESCRIBED;
 pub use stamp::Layout;
 pub use trace::TRACED;
 
@@ -124,6 +130,8 @@ struct Maps {
     quic_outcomes: MapHandle,
     translations: MapHandle,
     returned: MapHandle,
+    /// What became of frames by interface, if the program counts that.
+    interfaces: Option<MapHandle>,
 }
 
 impl KernelPlane {

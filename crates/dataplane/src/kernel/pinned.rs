@@ -1,8 +1,9 @@
 //! What an instance has left in the kernel, looked at without touching it.
 
 use super::KernelPlane;
+use super::convert::{self, Plan};
 use super::resize::pin_of;
-use super::stamp::Stamp;
+use super::stamp::{Found, Stamp};
 use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::link::{self, LINK_PREFIX};
@@ -39,13 +40,17 @@ impl KernelPlane {
     /// What is pinned in a directory; `None` if nothing is.
     ///
     /// # Errors
-    /// [`Error::Layout`] if another version has made it; [`Error::Bpf`] or [`Error::System`] if it cannot
+    /// [`Error::Layout`] if another version has made it, and it cannot be taken over; [`Error::Bpf`] or
+    /// [`Error::System`] if it cannot
     /// be read.
     pub fn left_in(directory: &Path) -> Result<Option<Pinned>, Error> {
-        if Stamp::check(directory)?.is_none() {
-            return Ok(None);
-        }
-        let mut found = Pinned { own_macs: own_macs(directory)?, links: Vec::new() };
+        let plan = match Stamp::look(directory)? {
+            Found::Nothing => return Ok(None),
+            Found::Own(_) => None,
+            Found::Other(other) => Some(convert::plan(directory, &other)?),
+        };
+        let own_macs = own_macs(directory, plan.as_ref())?;
+        let mut found = Pinned { own_macs, links: Vec::new() };
         let what = || format!("read {}", directory.display());
         for entry in fs::read_dir(directory).context(what)? {
             let entry = entry.context(what)?;
@@ -63,11 +68,12 @@ impl KernelPlane {
     }
 }
 
-fn own_macs(directory: &Path) -> Result<Vec<[u8; 6]>, Error> {
+fn own_macs(directory: &Path, plan: Option<&Plan>) -> Result<Vec<[u8; 6]>, Error> {
     let pin = pin_of(directory, "control");
     let what = || format!("read {}", pin.display());
     let map = MapHandle::from_pinned_path(&pin).context(what)?;
     let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).context(what)?.unwrap_or_default();
+    let value = plan.and_then(|plan| plan.element("control", &value)).unwrap_or(value);
     let first = offset_of!(types::control, own_macs);
     let words = value.get(first..).unwrap_or_default().chunks_exact(size_of::<u64>());
     let macs =
@@ -76,7 +82,7 @@ fn own_macs(directory: &Path) -> Result<Vec<[u8; 6]>, Error> {
 }
 
 /// The numbers of the interface that a pinned link is on, 0 if that is gone, and of its program.
-fn look_at(pin: &Path) -> io::Result<(u32, u32)> {
+pub(super) fn look_at(pin: &Path) -> io::Result<(u32, u32)> {
     let link = link::open(pin)?;
     let mut info = bpf_link_info::default();
     let mut size = size_of::<bpf_link_info>() as u32;

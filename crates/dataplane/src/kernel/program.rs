@@ -9,7 +9,9 @@
 use super::KernelPlane;
 use super::load::missing;
 use crate::error::{Context, Error};
+use crate::link;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, libbpf_sys};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -24,7 +26,14 @@ const PARTS: &str = "parts";
 /// Where in it the program stands that sees what weir passes on (`PART_NEXT` in `bpf/weir.bpf.c`).
 const NEXT: u32 = 1;
 /// Name of that map's pin, before the map's number.
-const PREFIX: &str = "parts-";
+pub(super) const PREFIX: &str = "parts-";
+/// Name of the pin of what links have, before the same number: for the next version, which may have to go on in it.
+pub(super) const ENTRY_PREFIX: &str = "entry-";
+
+/// What follows that number in the name of the pin of the program that sees what this one passes on: whoever may not
+/// open a program by its number opens it by this. A version that does not know it takes it for what it is to it, a
+/// program's pin.
+const NEXT_SUFFIX: &str = "-next";
 
 /// A loaded program.
 pub(super) struct Program {
@@ -103,17 +112,42 @@ impl Program {
     /// # Errors
     /// [`Error::System`] or [`Error::Bpf`] if it cannot be pinned.
     pub fn keep(&self, directory: &Path) -> Result<(), Error> {
-        let pin = directory.join(self.pin_name()?);
+        let (pin, number) = (directory.join(self.pin_name()?), self.number()?);
         let what = || format!("pin {}", pin.display());
-        if pin.exists() {
-            let there = MapHandle::from_pinned_path(&pin).context(what)?;
-            if there.info().context(what)?.info.id == self.parts.info().context(what)?.info.id {
-                return Ok(());
+        let kept = self.is_kept(directory)?;
+        if !kept {
+            if pin.exists() {
+                // The number was another map's, which is gone.
+                fs::remove_file(&pin).context(what)?;
             }
-            // The number was another map's, which is gone.
-            fs::remove_file(&pin).context(what)?;
+            // First, since the others are of use only with it.
+            MapHandle::try_from(&self.parts).and_then(|mut parts| parts.pin(&pin)).context(what)?;
         }
-        MapHandle::try_from(&self.parts).and_then(|mut parts| parts.pin(&pin)).context(what)
+        if !kept || !directory.join(format!("{ENTRY_PREFIX}{number}")).exists() {
+            pin_entry(self.entry(), number, directory)?;
+        }
+        self.keep_next(directory)
+    }
+
+    /// Whether it is pinned in a directory, as far as its parts go.
+    fn is_kept(&self, directory: &Path) -> Result<bool, Error> {
+        let pin = directory.join(self.pin_name()?);
+        if !pin.exists() {
+            return Ok(false);
+        }
+        let there = MapHandle::from_pinned_path(&pin)
+            .and_then(|there| there.info())
+            .context(|| format!("open {}", pin.display()))?;
+        Ok(there.info.id == self.number()?)
+    }
+
+    /// Pins the program that sees what this one passes on, or takes the pin of an earlier one away.
+    fn keep_next(&self, directory: &Path) -> Result<(), Error> {
+        let pin = directory.join(format!("{ENTRY_PREFIX}{}{NEXT_SUFFIX}", self.number()?));
+        if pin.exists() {
+            fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
+        }
+        self.next.as_ref().map_or(Ok(()), |next| link::pin_fd(next, &pin))
     }
 
     /// Lets go of all other programs that were kept: every link has this one.
@@ -121,12 +155,16 @@ impl Program {
     /// # Errors
     /// [`Error::System`] if a pin cannot be removed.
     pub fn forget_others(&self, directory: &Path) -> Result<(), Error> {
-        let own = self.pin_name()?;
+        let entry = format!("{ENTRY_PREFIX}{}", self.number()?);
+        let own = [self.pin_name()?, format!("{entry}{NEXT_SUFFIX}"), entry];
         let entries =
             fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let other = |name: &str| name.starts_with(PREFIX) && name != own;
+            let other = |name: &str| {
+                let is_kept = [PREFIX, ENTRY_PREFIX].iter().any(|prefix| name.starts_with(prefix));
+                is_kept && !own.iter().any(|own| own == name)
+            };
             if name.to_str().is_some_and(other) {
                 let pin = entry.path();
                 fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
@@ -147,11 +185,105 @@ impl KernelPlane {
         let copy = next.as_ref().map(OwnedFd::try_clone).transpose();
         let copy = copy.context(|| "duplicate a program's descriptor".into())?;
         self.program.hand_on(next)?;
+        let directory = self.directory.clone();
+        let keep = |program: &Program| match &directory {
+            // Whoever is not kept yet is kept with it.
+            Some(directory) if program.is_kept(directory)? => program.keep_next(directory),
+            _ => Ok(()),
+        };
+        keep(&self.program)?;
         match self.beside_trace() {
-            Some(plain) => plain.hand_on(copy),
+            Some(plain) => {
+                plain.hand_on(copy)?;
+                keep(plain)
+            }
             None => Ok(()),
         }
     }
+}
+
+/// Pins what links have, under the number of its parts.
+pub(super) fn pin_entry(entry: BorrowedFd<'_>, number: u32, directory: &Path) -> Result<(), Error> {
+    let pin = directory.join(format!("{ENTRY_PREFIX}{number}"));
+    if pin.exists() {
+        // Of a program that is gone, as its parts are.
+        fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
+    }
+    link::pin_fd(&entry, &pin)
+}
+
+/// Programs that are pinned in a directory with their parts, by the numbers of these, each with its own number.
+pub(super) fn entries_in(directory: &Path) -> Result<BTreeMap<u32, (u32, OwnedFd)>, Error> {
+    let entries = fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
+    let mut found = BTreeMap::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number =
+            name.to_str().and_then(|name| name.strip_prefix(ENTRY_PREFIX)?.parse::<u32>().ok());
+        let Some(number) = number else { continue };
+        // The kernel has emptied what it would go on in.
+        if !directory.join(format!("{PREFIX}{number}")).exists() {
+            continue;
+        }
+        let program = pinned_program(&entry.path())?;
+        let own = number_of(&program).context(|| format!("ask for {}", entry.path().display()))?;
+        found.insert(number, (own, program));
+    }
+    Ok(found)
+}
+
+/// The number of a program.
+fn number_of(program: &OwnedFd) -> io::Result<u32> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut size = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: a descriptor, and room of the size that is told.
+    let done = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut size)
+    };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(info.id) }
+}
+
+/// A program by its number.
+pub(super) fn of_number(number: u32) -> io::Result<OwnedFd> {
+    // SAFETY: a plain number.
+    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(number) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What sees the packets that a program passes on whose parts are pinned in a directory, if there is such a
+/// program: that of the newest one which has one.
+pub(super) fn next_in(directory: &Path) -> Result<Option<OwnedFd>, Error> {
+    let entries = fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
+    let mut all = BTreeMap::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        all.extend(number.map(|number| (number, entry.path())));
+    }
+    for (parts_number, pin) in all.into_iter().rev() {
+        let what = || format!("read {}", pin.display());
+        let parts = MapHandle::from_pinned_path(&pin).context(what)?;
+        let found = parts.lookup(&NEXT.to_ne_bytes(), MapFlags::ANY).context(what)?;
+        let number =
+            found.as_deref().and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
+        if let Some(number) = number {
+            let pin = directory.join(format!("{ENTRY_PREFIX}{parts_number}{NEXT_SUFFIX}"));
+            if pin.exists() {
+                let next = pinned_program(&pin)?;
+                if number_of(&next).context(|| format!("ask for {}", pin.display()))? == number {
+                    return Ok(Some(next));
+                }
+            }
+            // Of a version that pinned none: not all may do this.
+            let next = of_number(number).map(Some);
+            return next.context(|| "open the program that sees what is passed on".into());
+        }
+    }
+    Ok(None)
 }
 
 fn pinned_program(pin: &Path) -> Result<OwnedFd, Error> {

@@ -12,7 +12,7 @@ use crate::vips::{Leads, NO_TABLE};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::{Described, Listen, SourceTable};
+use weir_plane::{Described, Listen, SourceTable, TablesMoved};
 use weir_steering::{BackendId, Flags, Image, ServiceId};
 
 impl KernelPlane {
@@ -264,7 +264,11 @@ impl KernelPlane {
         let mut whole = true;
         for number in copies {
             match self.lead_to(service_of(number), number) {
-                Ok(()) => self.tables.published(number),
+                Ok(()) => {
+                    self.tables.published(number);
+                    let bytes = self.tables.bytes_of(service_of(number));
+                    self.tables.moved[0].add(bytes);
+                }
                 // Some of its places may lead there: they are led back.
                 Err(_) => {
                     whole = false;
@@ -320,6 +324,11 @@ impl KernelPlane {
     /// Bytes of the pool that published tables take, and bytes there are.
     pub fn pool_bytes(&self) -> (usize, usize) {
         self.tables.bytes()
+    }
+
+    /// Tables that were written a second time since the start: within this memory, and into other memory.
+    pub fn tables_moved(&self) -> [TablesMoved; 2] {
+        self.tables.moved
     }
 
     /// Bytes of a service's published table: header, slots and cells.

@@ -35,6 +35,8 @@ pub(super) struct Sizer<'a> {
     pub maps: BTreeMap<String, OpenMapMut<'a>>,
     /// Where a map is pinned, or is to be; nowhere, if the data plane goes with the process.
     pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
+    /// How many entries a map gets that is not pinned yet, or bytes, if it is an array, whatever is wanted.
+    pub counts: &'a dyn Fn(&str) -> Option<u32>,
     /// Maps of other sizes than were wanted.
     pub kept: Vec<String>,
 }
@@ -49,7 +51,7 @@ impl<'a> Sizer<'a> {
     fn entries(&mut self, name: &str, wanted: u32) -> Result<u32, Error> {
         let map = self.map(name)?;
         let ours = (map.key_size(), map.value_size());
-        let mut entries = wanted.max(1);
+        let mut entries = (self.counts)(name).unwrap_or(wanted).max(1);
         if let Some(found) = self.pinned(name, name)? {
             let theirs = (found.key_size(), found.value_size());
             if ours != theirs {
@@ -65,8 +67,11 @@ impl<'a> Sizer<'a> {
     /// many it has.
     fn array(&mut self, name: &str, element: usize, wanted: u32) -> Result<u32, Error> {
         let section = format!(".data.{name}");
-        let mut elements = wanted.max(1);
+        // Of the program that is loaded, whose elements need not be ours.
+        let mut given = (self.counts)(name);
+        let mut elements = given.map_or(wanted, |bytes| bytes / element as u32).max(1);
         if let Some(found) = self.pinned(&section, name)? {
+            given = None;
             let bytes = found.value_size() as usize;
             if !bytes.is_multiple_of(element) {
                 return Err(self.incompatible(
@@ -76,7 +81,7 @@ impl<'a> Sizer<'a> {
             }
             self.keep(name, &mut elements, (bytes / element) as u32);
         }
-        let bytes = elements * element as u32;
+        let bytes = given.unwrap_or(elements * element as u32);
         self.map(&section)?.set_value_size(bytes).context(|| format!("size array {name}"))?;
         Ok(elements)
     }
@@ -133,7 +138,9 @@ const ID_SERVERS: u32 = 65_536;
 
 /// Sizes all maps.
 pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
-    sizer.array("control", size_of::<types::control>(), 1)?;
+    // One element, as large as the program that is loaded has it.
+    let control = sizer.map(".data.control")?.value_size();
+    sizer.array("control", control as usize, 1)?;
     sizer.entries("outcomes", Reason::SLOTS)?;
     sizer.entries("pending", limits.pending_flows)?;
     sizer.entries("pinned", limits.unreported_flows)?;
@@ -147,6 +154,10 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     let ways = if translations > 1 { WAYS } else { 1 };
     sizer.map("ways")?.set_max_entries(ways).context(|| "size map ways".into())?;
     sizer.entries("returned", 1)?;
+    // Of its own size, in the builds that have it.
+    if let Some(places) = sizer.maps.get("interfaces").map(|map| map.max_entries()) {
+        sizer.entries("interfaces", places)?;
+    }
     sizer.entries("devices", DEVICES)?;
     sizer.entries("paths", PATHS)?;
     sizer.entries("quic_configs", ID_CONFIGS)?;

@@ -6,8 +6,9 @@
 //! that once a control plane is there again.
 
 use super::KernelPlane;
+use super::interfaces::BY_INTERFACE;
 use super::load::{PROGRAM, load_over, missing};
-use super::program::Program;
+use super::program::{ENTRY_PREFIX, Program};
 use super::resize::pin_of;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
@@ -59,7 +60,9 @@ const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
 /// The maps that it has for itself; parts and twins are made anew with every program.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
+    // Of the memory, where that counts by interface.
+    "interfaces",
     "being_translated",
     "followed",
     "sampled",
@@ -107,7 +110,9 @@ impl KernelPlane {
         if self.directory.is_none() {
             return Err(io::Error::other("a data plane without pins")).context(|| "trace".into());
         }
-        let other = self.object.as_deref().is_some_and(|object| object != PROGRAM);
+        let by_interface = self.maps.interfaces.is_some();
+        let usual = [PROGRAM, BY_INTERFACE];
+        let other = self.object.as_deref().is_some_and(|object| !usual.contains(&object));
         if other || self.former.is_some() {
             let source =
                 io::Error::other("its program is another build, or its memory is changing");
@@ -116,7 +121,7 @@ impl KernelPlane {
         let memory = self.pinned_memory()?;
         let (sizes, of) = (self.sizes, self.plain().number()?);
         Ok(move || {
-            let loaded = load_over(TRACED, &memory, &OWN, &sizes)?;
+            let loaded = load_over(TRACED, &memory, &OWN, &sizes, by_interface)?;
             let map = |name: &str| {
                 let map = loaded.maps().find(|map| map.name() == name);
                 let map = map.ok_or_else(|| missing("map", name))?;
@@ -135,7 +140,10 @@ impl KernelPlane {
             fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            // What is no map, as a link, is none of the program's.
+            // What is no map, as a link or a program, is none of the program's.
+            if name.starts_with(ENTRY_PREFIX) {
+                continue;
+            }
             if let Ok(map) = MapHandle::from_pinned_path(pin_of(directory, &name)) {
                 memory.insert(name, map);
             }
@@ -226,7 +234,9 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
-        link::replace_all(directory, self.link_entry())?;
+        let replaced = link::replace_all(directory, self.link_entry());
+        self.went_past_front();
+        replaced?;
         self.grace()?;
         self.program.forget_others(directory)
     }

@@ -10,8 +10,10 @@
 //! Every port has a socket with its four rings on a queue of an interface; all sockets share one
 //! memory (`XDP_SHARED_UMEM`), so the descriptor that came by one port goes out by another. The
 //! memory is registered with a socket on the loopback device, which never goes away, so ports come
-//! and go as they like; there is one [`XskPorts`] for each network namespace. Frames are copied by the kernel on their way in and out; drivers of real
-//! devices could do without, which this does not ask for.
+//! and go as they like; there is one memory for each network namespace. Several threads have an
+//! [`XskPorts`] each, with a part of it, and sockets at queues of their own: they write to nothing
+//! together. Frames are copied by the kernel on their way in and out; drivers of real devices could do
+//! without, which this does not ask for.
 //!
 //! A [`Frame`] is a chunk that is in no ring. It can be read, sent or freed, and not twice.
 
@@ -32,9 +34,10 @@ use redirect::Link;
 use socket::{Memory, Socket};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use umem::{MOST_PORTS, Umem};
+use umem::{Area, MOST_PORTS, Umem};
 
 /// The loopback device, which has number 1 in every network namespace.
 const LOOPBACK: u32 = 1;
@@ -136,13 +139,15 @@ enum Lead {
     Front { queues: MapHandle, sockets: MapHandle },
 }
 
-/// AF_XDP sockets of interfaces of one network namespace, over one memory.
+/// AF_XDP sockets of interfaces of one network namespace, over one memory, or a part of it.
 pub struct XskPorts {
     // Sockets go before the memory that they point into.
     ports: Vec<Option<Port>>,
-    keeper: Socket,
+    keeper: Arc<Socket>,
     umem: Umem,
     lead: Lead,
+    /// The place of the first port among those of all threads.
+    first: u32,
     config: XskConfig,
     /// Port whose rx ring comes first next time.
     turn: usize,
@@ -160,28 +165,53 @@ impl XskPorts {
     /// If `ring` is not a power of two, or there are more than 65,533 ports.
     pub fn open(config: XskConfig) -> Result<Self, Error> {
         let redirect = Redirect::load(config.ports)?;
-        Self::led_by(Lead::Own(Box::new(redirect)), config)
+        let mut all = Self::led_by(vec![Lead::Own(Box::new(redirect))], config)?;
+        Ok(all.remove(0))
     }
 
-    /// As [`open`](Self::open), for sockets that a data plane's program in front leads frames to.
+    /// As [`open`](Self::open), for sockets that a data plane's program in front leads frames to, and for so
+    /// many threads: each gets ports and chunks as `config` says, and is to plug in queues that no other one has.
     ///
     /// # Errors
     /// As there.
     ///
     /// # Panics
     /// As there.
-    pub fn open_behind(memory: &UserMemory, config: XskConfig) -> Result<Self, Error> {
-        let (queues, sockets) = memory.sockets()?;
-        Self::led_by(Lead::Front { queues, sockets }, config)
+    pub fn open_behind(
+        memory: &UserMemory,
+        config: XskConfig,
+        threads: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let lead = |_| {
+            let (queues, sockets) = memory.sockets()?;
+            Ok(Lead::Front { queues, sockets })
+        };
+        Self::led_by((0..threads).map(lead).collect::<Result<_, Error>>()?, config)
     }
 
-    fn led_by(lead: Lead, config: XskConfig) -> Result<Self, Error> {
+    /// One for each, over one memory.
+    fn led_by(leads: Vec<Lead>, config: XskConfig) -> Result<Vec<Self>, Error> {
         assert!(config.ring.is_power_of_two() && config.ports < MOST_PORTS);
-        let umem = Umem::new(config.chunks).context(|| "get memory for frames".into())?;
-        let keeper = Socket::open(LOOPBACK, 0, SMALL_RING, Memory::Own(&umem))?;
-        let ports = (0..config.ports).map(|_| None).collect();
-        let drops = XskDrops::default();
-        Ok(Self { ports, keeper, umem, lead, config, turn: 0, drops })
+        let area = Area::new(leads.len() * config.chunks as usize);
+        let area = Arc::new(area.context(|| "get memory for frames".into())?);
+        let keeper = Arc::new(Socket::open(LOOPBACK, 0, SMALL_RING, Memory::Own(&area))?);
+        let parts = Umem::divide(&area, leads.len(), config.chunks);
+        let one = |(number, (lead, umem)): (usize, (Lead, Umem))| Self {
+            ports: (0..config.ports).map(|_| None).collect(),
+            keeper: Arc::clone(&keeper),
+            umem,
+            lead,
+            first: (number * config.ports) as u32,
+            config,
+            turn: 0,
+            drops: XskDrops::default(),
+        };
+        Ok(leads.into_iter().zip(parts).enumerate().map(one).collect())
+    }
+
+    /// The place of a port among those of all threads, by which the kernel finds its socket.
+    fn slot(&self, port: usize) -> u32 {
+        self.first + port as u32
     }
 
     /// Opens a socket on an interface and redirects the interface's frames to it, but those to
@@ -210,14 +240,15 @@ impl XskPorts {
         let mut socket = Socket::open(interface, queue, ring, memory)?;
         let mut lent = 0;
         self.umem.refill(port, &mut socket.fill, &mut lent, self.fill());
-        match self.lead.attach(interface, queue, port as u32, &socket) {
+        let slot = self.slot(port);
+        match self.lead.attach(interface, queue, slot, &socket) {
             Ok(link) => {
                 let sending = 0;
                 self.ports[port] = Some(Port { link, socket, interface, queue, lent, sending });
                 Ok(())
             }
             Err(error) => {
-                self.lead.forget(interface, queue, port as u32);
+                self.lead.forget(interface, queue, slot);
                 drop(socket);
                 self.umem.free_all_of(port);
                 Err(error)
@@ -243,7 +274,7 @@ impl XskPorts {
             return left;
         };
         drop(link);
-        self.lead.forget(interface, queue, port as u32);
+        self.lead.forget(interface, queue, self.slot(port));
         // After it no program knows the socket any more, so the kernel writes to none of the port's
         // chunks. (Where it is not to be had, closing the socket waits as well.)
         let _ = crate::grace();
@@ -391,7 +422,7 @@ impl XskPorts {
         }
     }
 
-    /// All memory of frames; each lies where [`Frame::at`] says. Of other places nothing can be relied
+    /// All memory of these ports' frames; each lies where [`Frame::at`] says. Of other places nothing can be relied
     /// on.
     pub fn memory_mut(&mut self) -> &mut [u8] {
         self.umem.all_mut()

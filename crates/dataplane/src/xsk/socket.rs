@@ -1,7 +1,7 @@
 //! System calls of AF_XDP sockets.
 
 use super::ring::Ring;
-use super::umem::Umem;
+use super::umem::Area;
 use crate::error::{Context, Error};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -30,7 +30,7 @@ pub(super) struct Socket {
 /// What a socket's memory is.
 pub(super) enum Memory<'a> {
     /// This, which the kernel does not know yet.
-    Own(&'a Umem),
+    Own(&'a Area),
     /// That of another socket that is bound.
     Of(&'a Socket),
 }
@@ -45,8 +45,8 @@ impl Socket {
         memory: Memory<'_>,
     ) -> Result<Self, Error> {
         let fd = new_socket().context(|| "open an AF_XDP socket".into())?;
-        if let Memory::Own(umem) = memory {
-            let memory = umem.registration();
+        if let Memory::Own(area) = memory {
+            let memory = area.registration();
             set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).context(|| {
                 format!(
                     "register {} KB of memory with an AF_XDP socket (locked memory: `ulimit -l`)",

@@ -124,6 +124,9 @@ pub struct Service {
     pub settings: BTreeMap<String, toml::Value>,
     #[serde(default)]
     pub affinity: Option<String>,
+    /// Later fragments are led by their source.
+    #[serde(default)]
+    pub fragments: bool,
     pub seed: Option<u64>,
     pub key: Option<Vec<Hex>>,
     #[serde(default)]

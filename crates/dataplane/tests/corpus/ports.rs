@@ -23,15 +23,20 @@ thread_local! {
 
 /// A frame through the plane.
 pub fn through(burst: &mut Burst, frame: &[u8]) -> Done {
+    through_as_one(burst, &[frame]).pop().expect("a frame has gone through")
+}
+
+/// Frames through the plane, as one burst.
+pub fn through_as_one<F: AsRef<[u8]>>(burst: &mut Burst, frames: &[F]) -> Vec<Done> {
     RINGS.with_borrow_mut(|rings| {
         if rings.is_none() {
             match Eal::start(Memory { huge: false, megabytes: 256 }) {
                 Ok(eal) => *rings = Some(open(eal)),
-                Err(Error::NotBuilt) => return in_memory(burst, frame),
+                Err(Error::NotBuilt) => return in_memory(burst, frames),
                 Err(error) => panic!("{error}"),
             }
         }
-        over_rings(burst, rings.as_mut().expect("it is open"), frame)
+        over_rings(burst, rings.as_mut().expect("it is open"), frames)
     })
 }
 
@@ -44,8 +49,10 @@ fn open(eal: Eal) -> Dpdk {
     Dpdk::open(eal, &[&ring], Some(&kernel), buffers).expect("there are rings")
 }
 
-fn over_rings(burst: &mut Burst, rings: &mut Dpdk, frame: &[u8]) -> Done {
-    rings.put(0, frame).expect("it fits");
+fn over_rings<F: AsRef<[u8]>>(burst: &mut Burst, rings: &mut Dpdk, all: &[F]) -> Vec<Done> {
+    for frame in all {
+        rings.put(0, frame.as_ref()).expect("it fits");
+    }
     let mut frames = [Frame::default(); BURST];
     let mut count = 0;
     // The kernel's port has its turn, too.
@@ -55,27 +62,40 @@ fn over_rings(burst: &mut Burst, rings: &mut Dpdk, frame: &[u8]) -> Done {
             break;
         }
     }
-    assert_eq!(count, 1, "what was put in comes in");
-    burst.process(rings.memory(), &mut frames[..1]);
-    let Frame { fate, device, .. } = frames[0];
-    frames[0].device = 0;
-    rings.finish(&frames[..1]).expect("it can send");
-    let [mut sent, mut passed] = [rings.take(0), rings.take(1)];
-    let (to, other) = match fate {
-        Fate::Pass | Fate::Route => (&mut passed, &mut sent),
-        Fate::Send | Fate::Drop => (&mut sent, &mut passed),
-    };
-    assert!(other.is_empty(), "{fate:?}, and another port sends");
-    assert_eq!(to.len(), usize::from(fate != Fate::Drop), "{fate:?}");
-    Done { fate, device, found: to.pop().unwrap_or_default() }
+    assert_eq!(count, all.len(), "what was put in comes in");
+    let frames = &mut frames[..count];
+    burst.process(rings.memory(), frames);
+    let fates: Vec<(Fate, u32)> = frames.iter().map(|frame| (frame.fate, frame.device)).collect();
+    frames.iter_mut().for_each(|frame| frame.device = 0);
+    rings.finish(frames).expect("it can send");
+    let [mut sent, mut passed] = [0, 1].map(|port| rings.take(port).into_iter());
+    let done = fates.into_iter().map(|(fate, device)| {
+        let found = match fate {
+            Fate::Send => sent.next().expect("it is sent"),
+            Fate::Pass | Fate::Route => passed.next().expect("it is the kernel's"),
+            Fate::Drop => Vec::new(),
+        };
+        Done { fate, device, found }
+    });
+    let done = done.collect();
+    assert!(sent.next().is_none() && passed.next().is_none(), "a port sends what it should not");
+    done
 }
 
-fn in_memory(burst: &mut Burst, frame: &[u8]) -> Done {
-    let mut memory = vec![0; HEADROOM + frame.len()];
-    memory[HEADROOM..].copy_from_slice(frame);
-    let mut places = [Frame { at: HEADROOM as u32, len: frame.len() as u32, ..Frame::default() }];
+fn in_memory<F: AsRef<[u8]>>(burst: &mut Burst, all: &[F]) -> Vec<Done> {
+    let mut memory = Vec::new();
+    let mut places = Vec::new();
+    for frame in all {
+        let frame = frame.as_ref();
+        memory.resize(memory.len() + HEADROOM, 0);
+        let (at, len) = (memory.len() as u32, frame.len() as u32);
+        memory.extend_from_slice(frame);
+        places.push(Frame { at, len, ..Frame::default() });
+    }
     burst.process(&mut memory, &mut places);
-    let [Frame { at, len, fate, device, .. }] = places;
-    let found = if fate == Fate::Drop { &[] } else { &memory[at as usize..][..len as usize] };
-    Done { fate, device, found: found.to_vec() }
+    let done = places.into_iter().map(|Frame { at, len, fate, device, .. }| {
+        let found = if fate == Fate::Drop { &[] } else { &memory[at as usize..][..len as usize] };
+        Done { fate, device, found: found.to_vec() }
+    });
+    done.collect()
 }

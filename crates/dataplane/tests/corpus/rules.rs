@@ -4,11 +4,11 @@
 //! with a mark in the place of each comment, so that a case is known to go where it says.
 
 use crate::format::{Case, directory};
-use crate::object;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use weir_dataplane::other as object;
 
 #[path = "../../build/rules.rs"]
 mod source;
@@ -17,7 +17,17 @@ mod source;
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     pub rules: BTreeMap<String, String>,
+    /// Which test goes through a rule that no case can go through: `file::function: why none can`.
     pub elsewhere: BTreeMap<String, String>,
+    /// Why nothing goes through a rule here.
+    pub nowhere: BTreeMap<String, String>,
+}
+
+impl Rules {
+    /// What is said of a rule that no case goes through.
+    pub fn apart(&self, name: &str) -> Option<&str> {
+        self.elsewhere.get(name).or(self.nowhere.get(name)).map(String::as_str)
+    }
 }
 
 pub fn listed() -> Rules {
@@ -76,6 +86,29 @@ impl Marked {
     }
 }
 
+/// What is wrong with the rules that no case goes through: the test that an entry names is to be one of this tree, and
+/// none is in both lists.
+pub fn check_apart(rules: &Rules) -> Vec<String> {
+    let root = directory().join("..");
+    let mut wrong = Vec::new();
+    for (name, said) in &rules.elsewhere {
+        let test = said.split_once(": ").map_or(said.as_str(), |(test, _)| test);
+        let there = test.split_once("::").is_some_and(|(file, function)| {
+            let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+            text.contains(&format!("#[test]\nfn {function}()"))
+        });
+        if !there {
+            wrong.push(format!(
+                "rule {name}: there is no test {test:?}; give `file::function: why no case can`"
+            ));
+        }
+        if rules.nowhere.contains_key(name) {
+            wrong.push(format!("rule {name}: it is elsewhere and nowhere; take it out of one"));
+        }
+    }
+    wrong
+}
+
 /// Which cases name a rule, and which go through it.
 #[derive(Default, Clone, Copy)]
 pub struct Counts {
@@ -98,7 +131,7 @@ pub fn check_names(names: &[String], rules: &Rules, cases: &[(&str, &Case)]) -> 
             wrong.push(format!("rule {name}: in the source, and not in corpus/rules.toml"));
         }
     }
-    for name in rules.rules.keys().chain(rules.elsewhere.keys()) {
+    for name in rules.rules.keys().chain(rules.elsewhere.keys()).chain(rules.nowhere.keys()) {
         if !places.contains_key(name.as_str()) {
             wrong.push(format!("rule {name}: in corpus/rules.toml, and not in the source"));
         }

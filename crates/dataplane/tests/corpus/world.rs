@@ -1,6 +1,8 @@
 //! A set-up in both planes, and what a packet does there.
 
+mod bursts;
 mod compare;
+mod frames;
 mod kernels;
 mod ports;
 mod sources;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
-use weir_plane::forward::{Encapsulation, Mapping, NextHop, Segments, Translation, Tunnel};
+use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
     self, Counters, FlowCaps, HeldCounts, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft,
     SourceLimit, SourceRate, SourceTable, Sources, Translated, Translations, VipKey, Way, blocks,
@@ -29,7 +31,7 @@ use weir_steering::{
     Settings, SoftMemory, StateKey, cheetah,
 };
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
-use weir_wire::{Protocol, Reason, map_address, unmap_address};
+use weir_wire::{Protocol, Reason, map_address};
 
 /// What is known of ways is older than this at the beginning of a case.
 const PATH_TIME: Duration = Duration::from_secs(1000);
@@ -70,7 +72,8 @@ fn places_of(service: &Service) -> Vec<Listen> {
         all.extend(
             blocks
                 .iter()
-                .map(|block| Listen { salt, ..Listen::new((*address, bits), protocol, *block) }),
+                .map(|block| Listen::new((*address, bits), protocol, *block))
+                .map(|at| Listen { salt, fragments: service.fragments, ..at }),
         );
     }
     all
@@ -739,123 +742,6 @@ impl<'a> World<'a> {
         wrong
     }
 
-    /// The same frame through both planes: how they differ, or what they did.
-    ///
-    /// # Errors
-    /// How they differ.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn compare(&mut self, frame: &[u8]) -> Result<weir_plane::Outcome, String> {
-        let run = run_frame(self.kernel.live.kernel.program(), frame).expect("it runs");
-        let mut written = frame.to_vec();
-        let verdict = take(&mut self.oracle, self.setup, &mut written);
-        let outcome = weir_plane::Outcome::from(verdict);
-        use weir_dataplane::Verdict;
-        // The pipeline in memory knows no routes: what becomes of an answer without one is the kernel's to say.
-        if let weir_plane::Verdict::Return { client, .. } = verdict
-            && !client
-                .map_or_else(|| destination(frame), |(address, _)| Some(address))
-                .is_some_and(is_client)
-        {
-            self.oracle.counters = self.counters();
-            return Ok(outcome);
-        }
-        let alike = match outcome {
-            weir_plane::Outcome::Forwarded(_) | weir_plane::Outcome::Returned => {
-                matches!(run.verdict, Verdict::Transmit | Verdict::Redirect)
-            }
-            weir_plane::Outcome::Passed(_) => run.verdict == Verdict::Pass,
-            weir_plane::Outcome::Dropped(_) => {
-                return match run.verdict {
-                    Verdict::Drop => Ok(outcome),
-                    other => Err(format!("bpf: {other:?}, rust: {outcome:?}")),
-                };
-            }
-        };
-        if !alike {
-            return Err(format!("bpf: {:?}, rust: {outcome:?}", run.verdict));
-        }
-        if let weir_plane::Outcome::Forwarded(backend) = outcome {
-            let hop = self.oracle.backends[&backend].hop.expect("each has one").next;
-            if run.frame[..6] != hop.mac || run.frame[6..12] != hop.source_mac {
-                return Err(format!("bpf: to {:02x?}, rust: {outcome:?}", &run.frame[..12]));
-            }
-        }
-        match bytes_differ(&run.frame[12..], &written[12..]) {
-            Some(differs) => Err(format!("{outcome:?}: behind the addresses, bpf: {differs}")),
-            None => Ok(outcome),
-        }
-    }
-
-    /// Compares all counters; returns how many frames they have counted, each plane once.
-    ///
-    /// # Errors
-    /// How they differ.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn compare_counters(&self) -> Result<u64, String> {
-        let (found, wanted) = (self.counters(), &self.oracle.counters);
-        if found != *wanted {
-            return Err(format!("bpf counts {found:?}, rust {wanted:?}"));
-        }
-        let lanes: u64 = found.lanes.values().map(|lane| lane.packets).sum();
-        let left = found.passed.values().chain(found.dropped.values());
-        Ok(lanes + found.returned.packets + left.sum::<u64>())
-    }
-
-    /// So much time passes for mappings, buckets and what routers have said, in ticks of mappings. First fragments
-    /// are long gone then, so that no clock decides whether one is.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn pass_time(&mut self, ticks: u32) {
-        let time = u64::from(ticks) << MAPPING_TICK_SHIFT;
-        self.kernel.live.kernel.age_mappings(ticks);
-        self.kernel.live.kernel.age_paths(Duration::from_nanos(time)).expect("they can be written");
-        self.kernel.live.kernel.age_caps(time).expect("they can be written");
-        self.oracle.nanoseconds += time;
-        self.kernel.live.kernel.age_fragments(LONG_AGO).expect("they can be written");
-        self.oracle.memory.fragment_clock += LONG_AGO;
-        for id in self.numbers.values() {
-            self.kernel.live.kernel.forget_hop(*id).expect("it is there");
-        }
-    }
-
-    /// All buckets of new flows gain what so many nanoseconds give.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn fill_buckets(&mut self, nanoseconds: u64) {
-        self.kernel.live.kernel.age_caps(nanoseconds).expect("they can be written");
-        self.oracle.buckets.get_mut().age(nanoseconds);
-    }
-
-    /// A connection under full NAT of a client that there is a way to, by a place to begin at; and its backend's end:
-    /// address and port.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn mapped(&self, from: usize) -> Option<(Mapping, IpAddr, u16)> {
-        let places = weir_plane::mapping_places(LIMITS.mappings) as usize;
-        let from = from % places;
-        let mut all = (from..places).chain(0..from);
-        let found = all.find_map(|place| {
-            weir_plane::Plane::mapping(&self.oracle, place)
-                .filter(|found| is_client(unmap_address(&found.flow.src)))
-        })?;
-        let backend = self.oracle.backends.get(&found.backend)?;
-        let port = backend.translation?.port.unwrap_or(found.flow.dst_port);
-        Some((found, backend.address, port))
-    }
-
-    /// An address of the balancer's.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn origin(&self, number: u16) -> Option<IpAddr> {
-        let rules = weir_plane::Plane::mapping_rules(&self.oracle)?;
-        Some((*rules.origins.get(usize::from(number))?)?.address)
-    }
-
-    /// Takes the reports of flows, which must be alike.
-    #[allow(dead_code, reason = "the fuzzer's")]
-    pub fn drain(&mut self) {
-        let (mut found, mut wanted) = (Vec::new(), Vec::new());
-        self.kernel.live.drain(&mut |event| found.push(*event)).expect("they can be read");
-        self.oracle.drain(&mut |event| wanted.push(*event)).expect("nothing is refused");
-        assert_eq!(found, wanted, "reports");
-    }
-
     fn counters(&self) -> Counters {
         let backends = (0..self.numbers.len() as u16 + 1).map(BackendId::of);
         self.kernel.live.kernel.counters(backends).expect("they can be read")
@@ -904,23 +790,6 @@ impl<'a> World<'a> {
             self.kernel.live.set_backend(*number, &BackendEntry::default()).expect("it is there");
         }
         self.kernel.live.drain(&mut |_| ()).expect("they can be read");
-    }
-}
-
-/// Whether the fuzzer's clients may have this address: there is a way to it.
-fn is_client(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.octets().starts_with(&[10, 9]),
-        IpAddr::V6(address) => address.segments()[0] == 0xfd09,
-    }
-}
-
-/// Where the packet in a frame goes.
-fn destination(frame: &[u8]) -> Option<IpAddr> {
-    let packet = frame.get(l3_of(frame)..)?;
-    match packet.first()? >> 4 {
-        4 => Some(IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?)),
-        _ => Some(IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?)),
     }
 }
 

@@ -3,9 +3,11 @@
 use crate::{Builder, World, from_environment};
 use rand::Rng;
 use std::collections::BTreeMap;
-use weir_hash::Key;
+use weir_hash::{HashKey, Key};
 use weir_plane::{Outcome, Plane};
-use weir_steering::{BackendId, Echoes, Flags, Image, MethodId, Role, StateKey};
+use weir_steering::{
+    BackendId, Echoes, Flags, Image, MethodId, Role, ServiceConfig, Settings, StateKey, cheetah,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, TcpFlags};
 
@@ -289,4 +291,72 @@ fn connections_by_index_stay_where_backends_write_the_cookies() {
     let moved = forge(&mut world, at, &homes);
     assert!(moved > 100, "{moved} SYNs went elsewhere");
     check(&mut world, &cookies, "evicted");
+}
+
+/// From now on the service's cookies are made by one of these keys.
+fn set_keys(world: &mut World, at: usize, tier_bits: u64, keys: [Option<u64>; 2], issue: usize) {
+    let mut settings = Settings::of(MethodId::Cheetah);
+    settings.set_word(cheetah::ANSWERS, "backend").expect("a word of it");
+    settings.set(cheetah::TIER_BITS, tier_bits).expect("in range");
+    let keys = keys.map(|seed| seed.map(HashKey::from_seed));
+    let config = ServiceConfig {
+        settings: settings.with_cookie_keys(cheetah::CookieKeys::new(keys, issue)),
+        client_affinity: false,
+        udp: false,
+        seed: 4_711,
+        nonce: 0,
+        capacity: 16,
+        max_states: 100_000,
+        idle_seconds: 1_000_000,
+    };
+    let builder = MethodId::Cheetah.info().builder.expect("it is published");
+    world.tables.services[at].builder = Builder::Other(builder(&config, None));
+    publish(world, at);
+}
+
+/// Keys of cookies change: both planes read each cookie under the key that it says, tell the one that issues, and
+/// know none that is gone.
+#[test]
+fn cookies_say_under_which_key_they_are() {
+    for tier_bits in [0, 5] {
+        let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
+        let at = prepare(&mut world, MethodId::Cheetah);
+        let number = world.tables.services[at].number;
+        let members = &world.tables.services[at].members;
+        let backends: Vec<BackendId> = members.iter().map(|one| one.backend).collect();
+        backends.iter().for_each(|one| world.set_health(*one, true));
+        let mut all: Vec<(u64, FlowKey, BackendId, u32)> = Vec::new();
+        for (step, (keys, issue)) in [
+            ([Some(1), None], 0),
+            ([Some(1), Some(2)], 0),
+            ([Some(1), Some(2)], 1),
+            ([None, Some(2)], 1),
+            ([Some(3), Some(2)], 1),
+            ([Some(3), Some(2)], 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            set_keys(&mut world, at, tier_bits, keys, issue);
+            let key = keys[issue].expect("it issues");
+            for client_number in 0..100 {
+                let flow = client(&world, at, step as u16 * 100 + client_number);
+                let home = send(&mut world, flow, TcpFlags::SYN, 0);
+                let echo = echo(&world, at, &flow, Some(home));
+                all.push((key, flow, home, echo));
+            }
+            // Nobody is led by what the connection table knows.
+            world.plane.oracle.memory.connections.clear();
+            world.plane.kernel.kernel.forget_connections(number).expect("it can be cleared");
+            for (key, flow, home, echo) in &all {
+                let to = send(&mut world, *flow, TcpFlags::ACK, *echo);
+                assert!(to == *home || !keys.contains(&Some(*key)), "step {step}, {flow}");
+            }
+            for client_number in 0..200 {
+                let flow = client(&world, at, 5_000 + client_number);
+                let anything = world.rng.random();
+                send(&mut world, flow, TcpFlags::ACK, anything);
+            }
+        }
+    }
 }

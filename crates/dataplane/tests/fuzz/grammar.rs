@@ -132,6 +132,11 @@ impl Grammar<'_> {
             20 if depth < 2 => self.tunnelled(depth),
             _ => (*[0, 2, 50, 58, 59, 132].choose(self.rng).expect("one"), self.bytes(30)),
         };
+        let mut body = body;
+        // Larger than some ways take, of either family.
+        if depth == 0 && !ends.away && self.one_in(64) {
+            body.resize(body.len() + 1300, 0x5a);
+        }
         let body = checksummed(src, dst, protocol, body);
         if v4 { self.ipv4(src, dst, protocol, body) } else { self.ipv6(src, dst, protocol, body) }
     }
@@ -290,8 +295,15 @@ impl Grammar<'_> {
         payload
     }
 
-    /// An error about a packet that went the other way, cut somewhere; or another message.
+    /// An error about a packet that went the other way, cut somewhere; an echo request; or another message.
     fn icmp(&mut self, v4: bool, ends: &Ends, depth: u32) -> (u8, Vec<u8>) {
+        if self.one_in(4) {
+            let kind = if v4 { 8 } else { 128 };
+            let mut request = vec![kind, u8::from(self.one_in(8)), 0, 0];
+            request.extend(self.rng.random::<[u8; 4]>());
+            request.extend(self.bytes(60));
+            return (if v4 { 1 } else { 58 }, request);
+        }
         let about = if self.one_in(4) { self.ends(true) } else { ends.turned() };
         let mut quote = self.packet(&about, depth + 1);
         if self.one_in(3) {

@@ -29,6 +29,7 @@ backends = [
     { name = "nat6", address = "fd06::7", mac = "02:00:00:01:00:09", source_mac = "02:00:00:00:00:09", segments = 1000, nat = { mtu = 1280 } },
     { name = "full4", address = "10.6.0.8", mac = "02:00:00:01:00:0a", source_mac = "02:00:00:00:00:09", segments = 900, full_nat = { mtu = 150 } },
     { name = "full6", address = "fd06::8", mac = "02:00:00:01:00:0b", source_mac = "02:00:00:00:00:09", full_nat = { port = 8080 } },
+    { name = "dead", address = "192.0.2.12", mac = "02:00:00:01:00:0c", source_mac = "02:00:00:00:00:09", down = true, resets = true },
 ]
 "#;
 
@@ -36,6 +37,12 @@ backends = [
 const PORTS: [u16; 2] = [80, 443];
 
 const TUNNELS: &str = r#"["plain", "ipip", "gre", "fou", "gue"]"#;
+
+/// And one whose connections are reset.
+const ALL: &str = r#"["plain", "ipip", "gre", "fou", "gue", "dead"]"#;
+
+/// Messages in a second: one each nanosecond, so without end.
+const MESSAGES: u32 = 1_000_000_000;
 
 /// A key of QUIC ids, for servers of three bytes with nonces of four, and of eight with eight: four passes, and one.
 const KEY: &str = "8f95f09245765f80256934e50c66207f";
@@ -67,7 +74,7 @@ fn usual(text: &mut Text) {
                 } else {
                     ""
                 };
-                text.add(&address, protocol, method, TUNNELS, ids);
+                text.add(&address, protocol, method, ALL, ids);
             }
         }
     }
@@ -115,13 +122,10 @@ fn wide(text: &mut Text) {
     }
     let range = ", bits = 28, port = 75, last_port = 85";
     text.add("10.9.16.0", "tcp", "concury", TUNNELS, range);
-    text.add(
-        "fd09:0:0:16::",
-        "udp",
-        "tracked",
-        TUNNELS,
-        ", bits = 64, port = 440, last_port = 450",
-    );
+    // No larger: two addresses of more than 2^16 may have the same salt, and connections that differ in nothing else
+    // are one for the plane in memory, and two for the kernel's.
+    let range = ", bits = 112, port = 440, last_port = 450";
+    text.add("fd09:0:0:16::", "udp", "tracked", TUNNELS, range);
     let also = r#", also = ["10.9.5.1", "fd09::5:1"]"#;
     text.add("10.9.5.0", "tcp", "residue", TUNNELS, also);
     text.add("10.9.5.0", "udp", "cheetah", TUNNELS, also);
@@ -146,8 +150,8 @@ fn ids() -> Vec<Vec<u8>> {
 }
 
 /// The services, and what there is to send to. `all`: also those that make the program ask more about packets of
-/// no service.
-pub fn setup(all: bool) -> (Setup, Targets) {
+/// no service. `messages`: whether errors, echo replies and resets may be sent.
+pub fn setup(all: bool, messages: bool) -> (Setup, Targets) {
     let mut text = Text::default();
     usual(&mut text);
     particular(&mut text);
@@ -157,6 +161,9 @@ pub fn setup(all: bool) -> (Setup, Targets) {
     let text = format!("{BACKENDS}services = [\n{}]\n", text.0);
     let mut setup: Setup = toml::from_str(&text).expect("it is a set-up");
     setup.many_ports = true;
+    if messages {
+        (setup.errors, setup.echoes, setup.resets) = (MESSAGES, MESSAGES, MESSAGES);
+    }
     if !all {
         // Their answers would be asked for, whoever sends to them.
         setup.backends.retain(|one| one.nat.is_none() && one.full_nat.is_none());
@@ -173,6 +180,7 @@ pub fn setup(all: bool) -> (Setup, Targets) {
         "10.9.16.15",
         "10.9.16.16",
         "fd09:0:0:16::1",
+        "fd09:0:0:16::8005",
         "fd09:0:0:16:8000::5",
     ] {
         addresses.push(octets(other.parse().expect("an address")));

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use weir_hash::Key;
-use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Image, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Dcode, Image, StateKey};
 
 const MD5: &str = "MD5";
 const SHA: &str = "SHA-256";
@@ -130,6 +130,7 @@ impl Tables {
         let bytes = key.to_bytes();
         let [othello, fuse] =
             self.images.each_ref().map(|image| image.code(key.hash(&image.header().key)));
+        let [othello, fuse] = [othello, fuse].map(|code| code.map_or(0, Dcode::cell));
         [othello, fuse, top(&Md5::digest(bytes)), top(&Sha256::digest(bytes))]
     }
 

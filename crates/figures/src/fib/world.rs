@@ -61,7 +61,7 @@ pub fn filled<K: FibKey, C: Control<K>>(mut control: C, count: usize) -> Result<
 }
 
 /// A data plane of any forwarder.
-pub trait Table<K> {
+pub trait Table<K>: Sync {
     /// Looks keys up one at a time; the sum of the ports.
     fn single(&self, keys: &[K]) -> usize;
     /// Looks keys up in bursts.
@@ -70,7 +70,7 @@ pub trait Table<K> {
     fn size(&self) -> usize;
 }
 
-impl<K: FibKey, P: Plane<K>> Table<K> for P {
+impl<K: FibKey, P: Plane<K> + Sync> Table<K> for P {
     fn single(&self, keys: &[K]) -> usize {
         keys.iter().map(|key| usize::from(self.port(key).unwrap_or(0))).sum()
     }
@@ -214,7 +214,8 @@ pub enum Draw {
     Alien,
 }
 
-struct Keys {
+/// Keys, drawn one after the other.
+pub struct Keys {
     draw: Draw,
     count: u64,
     zipf: Zipf,
@@ -222,13 +223,15 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(draw: Draw, count: usize, seed: u64) -> Result<Self> {
+    /// Of a network with so many.
+    pub fn new(draw: Draw, count: usize, seed: u64) -> Result<Self> {
         let count = count as u64;
         let (zipf, rng) = (Zipf::new(count, 1.0)?, ChaCha8Rng::seed_from_u64(seed));
         Ok(Self { draw, count, zipf, rng })
     }
 
-    fn fill<K: FibKey>(&mut self, keys: &mut Vec<K>, block: usize) {
+    /// Draws so many in the place of what is there.
+    pub fn fill<K: FibKey>(&mut self, keys: &mut Vec<K>, block: usize) {
         keys.clear();
         for _ in 0..block {
             keys.push(match self.draw {

@@ -93,7 +93,7 @@ pub static FIG_5: Figure = Figure {
         step while HNLB's is constant from 100 on.",
     why: WHY,
     times: ["3 s", "20 s", "1 min"],
-    run: |setup| by_connections(setup, setup.size.pick(&[10, 1000][..], ALL, ALL), QUEUES),
+    run: |setup| by_connections(setup, setup.size.pick(&[10, 8000][..], ALL, ALL), QUEUES),
 };
 
 const ALL: &[u32] = &[10, 100, 1000, 2000, 4000, 8000];

@@ -1,7 +1,10 @@
 //! Floods: segments of flows that nobody has, as fast as one thread can send them.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -9,10 +12,10 @@ use rand::{Rng, SeedableRng};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
-use crate::error::Result;
+use crate::error::{Doing, Result};
 use crate::frames::FrameSender;
 use crate::lab::Lab;
-use crate::topology::{INTERFACE, Role};
+use crate::topology::{INTERFACE, Role, Topology, VIP4, WEB_PORT};
 
 /// Frames between two looks at whether to go on.
 const BURST: usize = 512;
@@ -23,7 +26,7 @@ const PORT: usize = 34;
 const CHECKSUM: usize = 50;
 
 /// What a flood is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FloodKind {
     /// SYNs, each of which may begin a connection.
     Syn,
@@ -32,6 +35,14 @@ pub enum FloodKind {
 }
 
 impl FloodKind {
+    /// The name a person types.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Syn => "syn",
+            Self::Ack => "ack",
+        }
+    }
+
     fn flags(self) -> TcpFlags {
         match self {
             Self::Syn => TcpFlags::SYN,
@@ -65,8 +76,13 @@ impl Flood {
     ) -> Result<Self> {
         let sender = FrameSender::open(&lab.clients()[0], INTERFACE)?;
         let from = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), 0);
+        // The router of a fleet spreads a flood as it does everything.
+        let first = match lab.spec().topology {
+            Topology::Fleet => Role::Router,
+            _ => Role::Balancer,
+        };
         let template = Frame::new(FlowKey::new(from, target, Protocol::Tcp))
-            .macs(Role::Balancer.mac(), Role::Client(0).mac())
+            .macs(first.mac(), Role::Client(0).mac())
             .tcp_flags(kind.flags())
             .build();
         let frames = vec![template; BURST];
@@ -90,6 +106,67 @@ impl Flood {
             }
         }
         Ok(())
+    }
+}
+
+/// Floods to the web service of IPv4 beside all that happens in a lab, each as fast as a thread can send. Dropping it
+/// ends them.
+#[derive(Debug)]
+pub(crate) struct Floods {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<()>>>,
+    sent: Vec<(FloodKind, Arc<AtomicU64>)>,
+}
+
+impl Floods {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// As [`Flood::new`], or if no thread can be had.
+    pub(crate) fn begin(lab: &Lab, kinds: &[FloodKind], seed: u64) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut floods = Self { stop, threads: Vec::new(), sent: Vec::new() };
+        for kind in kinds {
+            let target = SocketAddr::from((VIP4, WEB_PORT));
+            let seed = seed ^ *kind as u64;
+            let mut flood = Flood::new(lab, *kind, target, seed, Duration::ZERO)?;
+            let (stop, sent) = (Arc::clone(&floods.stop), Arc::new(AtomicU64::new(0)));
+            floods.sent.push((*kind, Arc::clone(&sent)));
+            let work = move || flood.run(&stop, |more| _ = sent.fetch_add(more, Relaxed));
+            let thread = thread::Builder::new().name("flood".into());
+            floods.threads.push(thread.spawn(work).doing(|| "starting a thread".into())?);
+        }
+        Ok(floods)
+    }
+
+    /// Segments that were sent so far, of each kind.
+    pub(crate) fn sent(&self) -> BTreeMap<&'static str, u64> {
+        self.sent.iter().map(|(kind, sent)| (kind.name(), sent.load(Relaxed))).collect()
+    }
+
+    /// Ends them.
+    ///
+    /// # Errors
+    /// What one of them failed with.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Floods {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic was printed already, and this may be an unwinding.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -119,7 +196,6 @@ fn redirect(frame: &mut [u8], host: u32, port: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{VIP4, WEB_PORT};
 
     #[test]
     fn a_frame_with_another_source_is_as_if_built_for_it() {

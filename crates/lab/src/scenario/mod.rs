@@ -21,6 +21,7 @@ use crate::lab::Lab;
 use crate::traffic::{Mix, REUSED};
 use weir_testbed::NetNs;
 
+pub(crate) use flood::Floods;
 pub use flood::{Flood, FloodKind};
 pub(crate) use stress::Stress;
 
@@ -157,16 +158,7 @@ impl Scenario {
             Self::Churn => {}
             Self::SynFlood | Self::AckFlood => {
                 spec.goals.met = 100_000;
-                spec.traffic.mix.udp = 0.0;
-                spec.traffic.timeout = PATIENCE_IN_A_FLOOD;
-                // Health checks may be lost in it, too. What is not noticed in time must not be
-                // done.
-                spec.churn.kills = false;
-                // Nor may nobody be there to take the reports: a flood fills what holds them in
-                // seconds (docs/concury.md, limits). An update of a million states takes some, too.
-                spec.churn.crashes = false;
-                spec.balancer.balancer_lines += FLOOD_LIMITS;
-                spec.balancer.check_interval = Duration::from_secs(3);
+                in_a_flood(spec);
             }
             // Who was silent shows at the end. In minutes every backend would be killed once, and
             // nearly all that were silent would have an excuse.
@@ -200,6 +192,19 @@ impl Scenario {
             }
         }
     }
+}
+
+/// Fits a run to a flood beside it.
+pub(crate) fn in_a_flood(spec: &mut DemoSpec) {
+    spec.traffic.mix.udp = 0.0;
+    spec.traffic.timeout = PATIENCE_IN_A_FLOOD;
+    // Health checks may be lost in it, too. What is not noticed in time must not be done.
+    spec.churn.kills = false;
+    // Nor may nobody be there to take the reports: a flood fills what holds them in seconds (docs/concury.md, limits).
+    // An update of a million states takes some, too.
+    spec.churn.crashes = false;
+    spec.balancer.balancer_lines += FLOOD_LIMITS;
+    spec.balancer.check_interval = Duration::from_secs(3);
 }
 
 impl fmt::Display for Scenario {

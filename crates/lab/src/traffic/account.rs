@@ -31,6 +31,8 @@ impl Account {
                 judge(&shared.events, shared.spec.detection, self.started, home, failure)
             }
         };
+        let untold = self.key.is_some_and(|key| !key.udp && shared.lies.meet(key.source.port()));
+        let outcome = if untold { outcome.of_untold() } else { outcome };
         let ends = match (&outcome, self.key) {
             (Outcome::Broken(_), Some(key)) => shared.witness.ends(&key, self.started),
             _ => Ends::default(),
@@ -61,6 +63,9 @@ impl Account {
                 started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
                 failed: failed.as_secs_f64(),
             });
+        }
+        if untold {
+            shared.stats.untold();
         }
         shared.stats.end(self.kind, home, Some(&outcome));
     }

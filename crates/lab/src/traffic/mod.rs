@@ -24,6 +24,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use crate::agent::Lies;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::Lab;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     stats: Arc<Stats>,
     events: Arc<PoolEvents>,
     witness: Witness,
+    /// What the backends' agents say wrongly.
+    lies: Lies,
     target: AtomicUsize,
     finish: AtomicBool,
     give_up: AtomicBool,
@@ -80,9 +83,10 @@ impl Traffic {
         }
         let names = lab.backends().iter().map(|b| b.name().to_string()).collect();
         let shared = Arc::new(Shared {
-            stats: Arc::new(Stats::new(names)),
+            stats: Arc::new(Stats::new(names).without_promise(&spec.unpromised)),
             events: Arc::clone(lab.events()),
             witness: Witness::open(lab, spec.longest_without_answer() * 2)?,
+            lies: lab.spec().agent.as_ref().map(|agent| agent.lies).unwrap_or_default(),
             target: AtomicUsize::new(spec.connections),
             finish: AtomicBool::new(false),
             give_up: AtomicBool::new(false),

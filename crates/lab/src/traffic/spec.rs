@@ -106,6 +106,8 @@ pub struct TrafficSpec {
     pub ramp: usize,
     /// How often each kind of connection is drawn.
     pub mix: Mix,
+    /// Kinds of which nobody has promised that they are kept: what breaks of them is counted apart.
+    pub unpromised: Vec<Kind>,
     /// Share of TCP connections that use IPv6, 0 to 1.
     pub ipv6_share: f64,
     /// Share of UDP flows that use IPv6, 0 to 1.
@@ -144,6 +146,7 @@ impl Default for TrafficSpec {
             connections: 1000,
             ramp: 2000,
             mix: Mix { keepalive: 0.6, download: 0.01, short: 0.34, udp: 0.05 },
+            unpromised: Vec::new(),
             ipv6_share: 0.4,
             udp_ipv6_share: 0.0,
             think: Duration::from_millis(500)..Duration::from_secs(3),

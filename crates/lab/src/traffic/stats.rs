@@ -67,6 +67,8 @@ struct KindCounters {
     completed: AtomicU64,
     inevitable: AtomicU64,
     broken: AtomicU64,
+    broken_unpromised: AtomicU64,
+    broken_untold: AtomicU64,
 }
 
 /// Shared counters of one run; see [`Snapshot`] for their meaning.
@@ -75,12 +77,15 @@ pub struct Stats {
     names: Vec<String>,
     backends: Vec<BackendCounters>,
     kinds: [KindCounters; 4],
+    /// Kinds of which nobody has promised that they are kept.
+    unpromised: Vec<Kind>,
     open: AtomicI64,
     peak: AtomicI64,
     answers: AtomicU64,
     bytes: AtomicU64,
     resent: AtomicU64,
     met: AtomicU64,
+    untold: AtomicU64,
     connect: Histogram,
     answer: Histogram,
     broken: Mutex<Vec<BrokenConnection>>,
@@ -92,16 +97,34 @@ impl Stats {
             backends: names.iter().map(|_| BackendCounters::default()).collect(),
             names,
             kinds: Default::default(),
+            unpromised: Vec::new(),
             open: AtomicI64::new(0),
             peak: AtomicI64::new(0),
             answers: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             resent: AtomicU64::new(0),
             met: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
             connect: Histogram::default(),
             answer: Histogram::default(),
             broken: Mutex::default(),
         }
+    }
+
+    /// Counts apart what breaks of these kinds: nobody has promised that they are kept.
+    pub(crate) fn without_promise(mut self, kinds: &[Kind]) -> Self {
+        self.unpromised = kinds.to_vec();
+        self
+    }
+
+    fn is_promised(&self, kind: Kind) -> bool {
+        !self.unpromised.contains(&kind)
+    }
+
+    /// Whether nobody has promised that this does not happen: that a flow comes to another backend, or is lost.
+    /// Nonsense is a fault all the same.
+    fn is_apart(&self, kind: Kind, failure: &Failure) -> bool {
+        !self.is_promised(kind) && matches!(failure, Failure::Moved { .. } | Failure::Timeout(_))
     }
 
     /// The backend of this name.
@@ -135,6 +158,11 @@ impl Stats {
     /// What the scenario is about has happened so many times more.
     pub(crate) fn met(&self, times: u64) {
         self.met.fetch_add(times, Relaxed);
+    }
+
+    /// A connection has ended that its agent failed to report as it is.
+    pub(crate) fn untold(&self) {
+        self.untold.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn first_answer(&self, backend: usize) {
@@ -174,6 +202,10 @@ impl Stats {
                 };
                 (&of_kind.inevitable, of_backend)
             }
+            Some(Outcome::Untold(_)) => (&of_kind.broken_untold, None),
+            Some(Outcome::Broken(failure)) if self.is_apart(kind, failure) => {
+                (&of_kind.broken_unpromised, None)
+            }
             Some(Outcome::Broken(_)) => (&of_kind.broken, answered.map(|b| &b.broken)),
         };
         kind_counter.fetch_add(1, Relaxed);
@@ -182,7 +214,11 @@ impl Stats {
         }
     }
 
+    /// What is counted apart is not kept: it would take the places of what is a fault.
     pub(crate) fn keep_broken(&self, details: BrokenConnection) {
+        if self.is_apart(details.kind, &details.reason) {
+            return;
+        }
         let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
         if broken.len() < BROKEN_KEPT {
             broken.push(details);
@@ -205,6 +241,9 @@ impl Stats {
                 completed: counters.completed.load(Relaxed),
                 inevitable: counters.inevitable.load(Relaxed),
                 broken: counters.broken.load(Relaxed),
+                broken_unpromised: counters.broken_unpromised.load(Relaxed),
+                broken_untold: counters.broken_untold.load(Relaxed),
+                promised: self.is_promised(*kind),
             })
             .collect();
         let total = |of: fn(&KindSnapshot) -> u64| kinds.iter().map(of).sum();
@@ -215,6 +254,9 @@ impl Stats {
             completed: total(|k| k.completed),
             inevitable: total(|k| k.inevitable),
             broken: total(|k| k.broken),
+            broken_unpromised: total(|k| k.broken_unpromised),
+            broken_untold: total(|k| k.broken_untold),
+            untold: self.untold.load(Relaxed),
             answers: self.answers.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             resent: self.resent.load(Relaxed),
@@ -255,6 +297,14 @@ pub struct Snapshot {
     pub inevitable: u64,
     /// Connections that failed without an excuse.
     pub broken: u64,
+    /// Those that came to another backend, or were lost, of kinds for which nothing is promised
+    /// ([`TrafficSpec::unpromised`](super::TrafficSpec::unpromised)); no part of `broken`.
+    pub broken_unpromised: u64,
+    /// Those that failed without an excuse, and whose agents had been made not to report them as they are
+    /// ([`Lies`](crate::Lies)); no part of `broken`.
+    pub broken_untold: u64,
+    /// All such connections that have ended, however they did.
+    pub untold: u64,
     /// Number of complete answers.
     pub answers: u64,
     /// Bytes of the bodies of answers.
@@ -278,7 +328,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Connections that have ended, one way or another.
     pub fn ended(&self) -> u64 {
-        self.completed + self.inevitable + self.broken
+        let broken = self.broken + self.broken_unpromised + self.broken_untold;
+        self.completed + self.inevitable + broken
     }
 }
 
@@ -314,6 +365,12 @@ pub struct KindSnapshot {
     pub inevitable: u64,
     /// Number of those that failed without an excuse; see [`Snapshot::broken`].
     pub broken: u64,
+    /// Number of those that are counted apart; see [`Snapshot::broken_unpromised`].
+    pub broken_unpromised: u64,
+    /// Number of those that agents failed to report; see [`Snapshot::broken_untold`].
+    pub broken_untold: u64,
+    /// Whether it is promised that connections of this kind are kept.
+    pub promised: bool,
 }
 
 /// A distribution of times in milliseconds, read from buckets that are about a fifth wide.
@@ -420,6 +477,44 @@ mod tests {
         assert_eq!((now.completed, now.broken, now.ended()), (1, 1, 2));
         assert_eq!(now.backends[1].new, 1);
         assert_eq!(now.backends[1].open, 0);
+    }
+
+    #[test]
+    fn what_nobody_promised_is_counted_apart() {
+        let stats = Stats::new(vec!["b0".into()]).without_promise(&[Kind::Udp]);
+        let moved = || Failure::Moved { to: "b1".into() };
+        let nonsense = || Failure::Garbled("?".into());
+        for (kind, failure) in [
+            (Kind::Udp, moved()),
+            (Kind::Udp, Failure::Timeout("answer to a datagram")),
+            (Kind::Udp, nonsense()),
+            (Kind::Short, moved()),
+        ] {
+            stats.begin(kind);
+            stats.first_answer(0);
+            let broken = Outcome::Broken(failure.clone());
+            stats.end(kind, Home::Answered(0, Instant::now()), Some(&broken));
+            stats.keep_broken(BrokenConnection {
+                kind,
+                source: String::new(),
+                reason: failure,
+                backend: None,
+                began: None,
+                dead_for: None,
+                began_at: Vec::new(),
+                reset_by: Vec::new(),
+                answers: 1,
+                started: 0.0,
+                failed: 0.0,
+            });
+        }
+        let now = stats.snapshot();
+        assert_eq!((now.broken, now.broken_unpromised, now.ended(), now.open), (2, 2, 4, 0));
+        assert_eq!((now.backends[0].open, now.backends[0].broken), (0, 2));
+        let udp = &now.kinds[Kind::Udp as usize];
+        assert_eq!((udp.broken, udp.broken_unpromised, udp.promised), (1, 2, false));
+        let kept: Vec<Failure> = stats.broken().into_iter().map(|one| one.reason).collect();
+        assert_eq!(kept, [nonsense(), moved()]);
     }
 
     #[test]

@@ -92,8 +92,21 @@ pub enum Outcome {
     Completed,
     /// It failed, and its own backend was killed while it was alive.
     Inevitable(Failure),
+    /// It failed, and its backend's agent had been made not to report it as it is: balancers could not know.
+    Untold(Failure),
     /// It failed, and nothing excuses it.
     Broken(Failure),
+}
+
+impl Outcome {
+    /// The same of a connection that its agent fails to report as it is. An answer that is none is a fault all the
+    /// same.
+    pub(crate) fn of_untold(self) -> Self {
+        match self {
+            Self::Broken(failure) if failure.can_follow_a_kill() => Self::Untold(failure),
+            outcome => outcome,
+        }
+    }
 }
 
 /// Where a connection has its home, as far as anybody can know.
@@ -276,6 +289,19 @@ mod tests {
         sleep(Duration::from_millis(2));
         let later = Instant::now();
         assert!(!is_inevitable(&events, later, Began(1, later), &refused()));
+    }
+
+    #[test]
+    fn what_agents_fail_to_report_is_counted_apart() {
+        let broken = |failure: Failure| Outcome::Broken(failure).of_untold();
+        assert_eq!(broken(Failure::Reset), Outcome::Untold(Failure::Reset));
+        let moved = Failure::Moved { to: "b1".into() };
+        assert_eq!(broken(moved.clone()), Outcome::Untold(moved));
+        let nonsense = Failure::Garbled("status 500".into());
+        assert_eq!(broken(nonsense.clone()), Outcome::Broken(nonsense));
+        let inevitable = Outcome::Inevitable(Failure::Eof);
+        assert_eq!(inevitable.clone().of_untold(), inevitable);
+        assert_eq!(Outcome::Completed.of_untold(), Outcome::Completed);
     }
 
     #[test]

@@ -359,12 +359,18 @@ impl<K: Key, V: Value> Othello<K, V> {
         self.place(keys, &values)
     }
 
-    /// Whether a key in the cells of another one must be told apart by more cells: the table is
-    /// full, or nearly, and this key would close a cycle.
-    pub(crate) fn is_crowded_for(&mut self, key: &K) -> bool {
-        let (a, b) = self.nodes(key);
-        let nearly = self.keys.len() >= crowded_from(self.capacity);
-        self.keys.len() == self.capacity || nearly && self.graph.join(a, b).is_none()
+    /// Adds a key that is **not** in the table if there is room for it as the cells are: not if they are full, and
+    /// not if it would close a cycle. Tells whether it did.
+    pub(crate) fn insert_as_it_is(&mut self, key: K, value: V) -> bool {
+        let (a, b) = self.nodes(&key);
+        if self.keys.len() == self.capacity {
+            return false;
+        }
+        let Some(side) = self.graph.join(a, b) else { return false };
+        self.set((a, b), side, value);
+        self.graph.push(a, b);
+        self.keys.push(key);
+        true
     }
 
     /// Twice the cells under the same hash key. Each cell becomes two neighbours that have its value,
@@ -519,25 +525,36 @@ fn random_cells<V: Value>(rng: &mut ChaCha8Rng, geometry: Geometry, mask: V) -> 
     cells
 }
 
-/// From so many keys on, a cycle is told apart by more cells rather than by another hash key.
-fn crowded_from(capacity: usize) -> usize {
+/// From so many keys on, a cycle is told apart by more cells rather than by another hash key: from a quarter of
+/// what the cells have room for, so that there are at most 18.7 for a key that is there when they are doubled. With
+/// fewer keys, n, an insertion closes a cycle with a probability of less than 0.05 / n: it is c / (1 - c^2) / m for c
+/// keys for each of the m cells of an array, as a path of one edge, three, five, ... leads from the one end to the
+/// other.
+pub(super) fn crowded_from(capacity: usize) -> usize {
+    capacity / 4
+}
+
+/// What the last key that fits must find for the bound of a map's shapes, which is as tight as it can be where
+/// cells are doubled.
+fn nearly_full(capacity: usize) -> usize {
     capacity / 4 * 3
 }
 
 impl Geometry {
-    /// The largest shape that the views of an [`OthelloMap`](crate::OthelloMap) come to which never has more keys
-    /// than so many, and is not asked for room for more: whatever smaller shape it goes on from, its cells may be
-    /// doubled as soon as they are three quarters full. Its cells are numbered by 32 bits; where that is too
-    /// few, it is the largest shape that they number.
+    /// The largest shape that the views of an [`OthelloMap`](crate::OthelloMap) come to which was
+    /// [told](crate::OthelloMap::never_beyond) that it never has more keys than so many, and is not asked for room for
+    /// more, whatever smaller shape it goes on from. There is room in it to double any shape that so many keys fill
+    /// to three quarters. Its cells are numbered by 32 bits; where that is too few, it is the largest shape that they
+    /// number.
     pub fn largest_for_keys(bits: u32, keys: usize) -> Self {
         let of = |chunks| Self { bits, chunks_a: chunks, chunks_b: chunks };
         let most = u32::MAX / (4 * cells_per_chunk(bits));
         let keys = keys.min(capacity_of(of(2 * most)));
-        // The largest that the last of the keys may find crowded.
+        // The largest that the last of the keys may find nearly full.
         let (mut doubled, mut beyond) = (0, most + 1);
         while beyond - doubled > 1 {
             let middle = doubled + (beyond - doubled) / 2;
-            if crowded_from(capacity_of(of(middle))) < keys {
+            if nearly_full(capacity_of(of(middle))) < keys {
                 doubled = middle;
             } else {
                 beyond = middle;

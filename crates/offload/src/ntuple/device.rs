@@ -1,7 +1,8 @@
 //! The kernel's interface to a card's rules.
 
 use super::request::{
-    self, ETHTOOL_GRXCLSRLCNT, ETHTOOL_GRXRINGS, REQUEST_BYTES, RX_CLS_LOC_SPECIAL, Request,
+    self, ETHTOOL_GRXCLSRLALL, ETHTOOL_GRXCLSRLCNT, ETHTOOL_GRXFHINDIR, ETHTOOL_GRXRINGS,
+    REQUEST_BYTES, RULE_COUNT, RX_CLS_LOC_SPECIAL, Request,
 };
 use crate::rule::{Answer, Answered, Limits, Location, Refusal, Rule, Rules, Serial};
 use nix::errno::Errno;
@@ -9,9 +10,12 @@ use std::collections::VecDeque;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// The most that a request may be, so that it has the alignment of its numbers.
-#[repr(C, align(8))]
-struct Aligned(Request);
+/// Words as the bytes that they are.
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    let bytes = std::mem::size_of_val(words);
+    // SAFETY: integers have no padding, and any bytes are some; the slice borrows the words.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), bytes) }
+}
 
 /// The rules of an interface in this thread's namespace.
 #[derive(Debug)]
@@ -23,8 +27,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The rules of an interface, if its driver takes any. Those that are there already stay; nobody else may
-    /// use the places from 0 on meanwhile.
+    /// The rules of an interface, if its driver takes any. Those that are there already stay until
+    /// [`flush`](Self::flush); nobody else may use the places from 0 on meanwhile.
     ///
     /// # Errors
     /// [`Refusal::Unsupported`], if it takes none; [`Refusal::Device`], if there is no such interface.
@@ -45,9 +49,91 @@ impl Device {
         Ok(new)
     }
 
+    /// Removes the rules at the places from 0 on, as many as are used here: those that a process has left which was
+    /// killed. Whoever begins with an account of an empty table calls this first.
+    ///
+    /// # Errors
+    /// If the driver does not say which there are, or one does not go.
+    pub fn flush(&mut self, places: u32) -> Result<(), Refusal> {
+        for at in self.places_in_use()?.into_iter().filter(|at| *at < places) {
+            self.ask(request::delete(Location(at)))?;
+        }
+        let left = self.places_in_use()?.into_iter().find(|at| *at < places);
+        match left {
+            None => Ok(()),
+            Some(at) => Err(Refusal::Device(format!(
+                "{}: a rule stays at place {at}, which is to be free (ethtool -N {} delete {at})",
+                self.name, self.name
+            ))),
+        }
+    }
+
+    /// Where rules stand.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn places_in_use(&self) -> Result<Vec<u32>, Refusal> {
+        let counted = self.ask(request::bare(ETHTOOL_GRXCLSRLCNT))?;
+        let count = request::rule_count(&counted);
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // Others may make some meanwhile; the kernel says then that there is no room.
+        let mut words = vec![0u64; (REQUEST_BYTES + 4 * count as usize).div_ceil(8)];
+        let bytes = bytes_of(&mut words);
+        bytes[..4].copy_from_slice(&ETHTOOL_GRXCLSRLALL.to_ne_bytes());
+        bytes[RULE_COUNT..RULE_COUNT + 4].copy_from_slice(&count.to_ne_bytes());
+        self.call(&mut words)?;
+        let bytes = bytes_of(&mut words);
+        // They begin where the count ends, and the structure has padding after it.
+        let places = bytes[RULE_COUNT + 4..].chunks_exact(4).take(count as usize);
+        Ok(places.filter_map(|word| Some(u32::from_ne_bytes(word.try_into().ok()?))).collect())
+    }
+
+    /// Refuses a card that leads what no rule matches to other queues than the first one, as receive-side scaling
+    /// does: who is to say then which packets a rule has led?
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`], with the command that changes it.
+    pub fn leads_to_the_first_queue(&self) -> Result<(), Refusal> {
+        let name = &self.name;
+        let told = format!("have the others come by the first queue: ethtool -X {name} equal 1");
+        let mut words = vec![0u64; 2];
+        bytes_of(&mut words)[..4].copy_from_slice(&ETHTOOL_GRXFHINDIR.to_ne_bytes());
+        let asked = self.call(&mut words);
+        if let Err(why) = asked {
+            return Err(Refusal::Unsupported(format!(
+                "{name} does not say by which queue packets come that no rule matches ({why}); {told}"
+            )));
+        }
+        let size = bytes_of(&mut words)[4..8].first_chunk().copied().map_or(0, u32::from_ne_bytes);
+        let mut words = vec![0u64; (8 + 4 * size as usize).div_ceil(8)];
+        let bytes = bytes_of(&mut words);
+        bytes[..4].copy_from_slice(&ETHTOOL_GRXFHINDIR.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&size.to_ne_bytes());
+        self.call(&mut words)?;
+        let rows = bytes_of(&mut words)[8..].chunks_exact(4).take(size as usize);
+        match rows.into_iter().all(|row| row == [0; 4]) {
+            true => Ok(()),
+            false => Err(Refusal::Unsupported(format!(
+                "{name} spreads packets that no rule matches over its queues; {told}"
+            ))),
+        }
+    }
+
     /// A call of the kernel with a request, which it fills.
     fn ask(&self, request: Request) -> Result<Request, Refusal> {
-        let mut data = Aligned(request);
+        let mut words = [0u64; REQUEST_BYTES / 8];
+        bytes_of(&mut words).copy_from_slice(&request);
+        self.call(&mut words)?;
+        let mut answer = [0; REQUEST_BYTES];
+        answer.copy_from_slice(bytes_of(&mut words));
+        Ok(answer)
+    }
+
+    /// The same with a request of any length: for commands that take and give whole `ethtool_rxnfc`, as many words
+    /// as that has, or more; of `ethtool_rxfh_indir`, with as many rows as it says to have.
+    fn call(&self, words: &mut [u64]) -> Result<(), Refusal> {
         // SAFETY: an all-zero ifreq is valid.
         let mut call: libc::ifreq = unsafe { std::mem::zeroed() };
         let room = call.ifr_name.len() - 1;
@@ -57,12 +143,12 @@ impl Device {
         for (to, from) in call.ifr_name.iter_mut().zip(self.name.bytes()) {
             *to = from as libc::c_char;
         }
-        call.ifr_ifru.ifru_data = (&raw mut data).cast();
-        // SAFETY: the call names a device and points to a whole `ethtool_rxnfc`, of which none of these
-        // commands makes the kernel write more.
+        call.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        // SAFETY: the call names a device and points to a request, with room behind it for as much as it says that
+        // there is; none of the commands makes the kernel write more.
         let done =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut call) };
-        if done < 0 { Err(self.refusal(Errno::last())) } else { Ok(data.0) }
+        if done < 0 { Err(self.refusal(Errno::last())) } else { Ok(()) }
     }
 
     fn refusal(&self, errno: Errno) -> Refusal {
@@ -118,5 +204,3 @@ impl Rules for Device {
         None
     }
 }
-
-const _: () = assert!(size_of::<Aligned>() == REQUEST_BYTES);

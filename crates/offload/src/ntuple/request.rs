@@ -17,6 +17,9 @@ pub type Request = [u8; REQUEST_BYTES];
 
 pub(super) const ETHTOOL_GRXRINGS: u32 = 0x2d;
 pub(super) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+pub(super) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+/// Another structure: `ethtool_rxfh_indir`, of a command, how many rows there are, and these.
+pub(super) const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// In the answer to `ETHTOOL_GRXCLSRLCNT`: the driver knows special places besides.
@@ -35,6 +38,7 @@ const HEADER: usize = 20;
 const MASK: usize = 92;
 const RING_COOKIE: usize = 168;
 const LOCATION: usize = 176;
+pub(super) const RULE_COUNT: usize = 184;
 
 fn put<const N: usize>(request: &mut Request, at: usize, bytes: [u8; N]) {
     request[at..at + N].copy_from_slice(&bytes);
@@ -50,6 +54,11 @@ pub(super) fn bare(command: u32) -> Request {
 /// What the kernel has written into `data`.
 pub(super) fn data(request: &Request) -> u64 {
     request[DATA..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// How many rules there are, as the kernel has written it.
+pub(super) fn rule_count(request: &Request) -> u32 {
+    request[RULE_COUNT..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
 /// Addresses and ports as they stand in `h_u`, and which of these bytes must match.

@@ -21,6 +21,8 @@ const LINE_PAST: usize = LINE_BACKENDS + LINE_ENTRIES * 2;
 /// A service of a burst, with its table.
 struct Pick {
     to: ([u64; 2], u32),
+    /// What stands where a service has the number of its table, if it is one of this very port.
+    exact: Option<u32>,
     /// None: its packets are not for this plane.
     table: Option<(ServiceId, RawHeader, Flags)>,
 }
@@ -37,7 +39,7 @@ pub struct Picks {
 pub struct Looked {
     /// Its service's number among the burst's, plus one; 0: not for this plane.
     pick: usize,
-    hash: u64,
+    pub hash: u64,
     /// Where in its table the next read is, by element and byte.
     at: (u32, usize),
     second: (u32, usize),
@@ -46,6 +48,14 @@ pub struct Looked {
 impl Picks {
     pub fn begin(&mut self) {
         self.picks.clear();
+    }
+
+    /// The table that a packet was decided by, and the number of its service's entry for the very address and port;
+    /// `None` if it has none, or its service takes any port.
+    pub fn exactly(&self, looked: &Looked) -> Option<(u32, &RawHeader)> {
+        let pick = self.picks.get(looked.pick.wrapping_sub(1))?;
+        let (_, header, _) = pick.table.as_ref()?;
+        Some((pick.exact?, header))
     }
 
     /// Finds a packet's service and hashes its flow.
@@ -63,7 +73,7 @@ impl Picks {
                 found => found,
             };
             let table = number.and_then(|number| table_of(shared, number));
-            self.picks.push(Pick { to, table });
+            self.picks.push(Pick { to, exact, table });
             self.picks.len() - 1
         });
         let Some((_, header, flags)) = &self.picks[at].table else { return Looked::default() };
@@ -95,7 +105,7 @@ pub fn decide(
     shared: &UserMemory,
     picks: &Picks,
     looked: &mut [Looked],
-    plain: &[Option<Plain>; BURST],
+    plain: &[Option<Plain>],
 ) -> [Option<BackendId>; BURST] {
     let table = |look: &Looked| picks.picks.get(look.pick.wrapping_sub(1))?.table.as_ref();
     // The cells, or the rows.

@@ -9,11 +9,16 @@
 //!                   └──> weir_balance <─────────┘ rarely
 //! ```
 
+mod card;
 mod decide;
+mod offloaded;
 mod run;
 mod ways;
 
-pub use run::{RunError, run, sockets};
+pub use card::{Card, Decides, Ruled, RulesOf, Wanted};
+pub use offloaded::Offloaded;
+pub use run::{RunError, Setup, run, sockets};
+pub use weir_offload::Choice;
 
 use crate::parse::{Heads, Plain4, SHORTEST_IPV6, plain6};
 use crate::ports::{BURST, Fate, Frame};
@@ -22,8 +27,8 @@ use ways::Ways;
 use weir_dataplane::user::UserMemory;
 use weir_hash::Key;
 use weir_lookup::prefetch;
-use weir_steering::StateKey;
-use weir_wire::{Protocol, map_address};
+use weir_steering::{BackendId, StateKey};
+use weir_wire::{FlowKey, Protocol, map_address};
 
 /// The MAC address in a word of eight bytes.
 const MAC: u64 = 0xffff_ffff_ffff;
@@ -36,6 +41,37 @@ pub struct Beside {
     ipv4: Box<Plain4>,
     picks: Picks,
     scratch: Vec<u8>,
+    counted: Counted,
+}
+
+/// What went to backends in a burst: packets and bytes by their numbers, and who has any. It is added to the shared
+/// memory once, so that several threads write there by the burst and not by the packet.
+#[derive(Default)]
+struct Counted {
+    lanes: Vec<(u64, u64)>,
+    some: Vec<BackendId>,
+}
+
+impl Counted {
+    fn add(&mut self, backend: BackendId, bytes: u32) {
+        let at = backend.index();
+        if at >= self.lanes.len() {
+            self.lanes.resize(at + 1, (0, 0));
+        }
+        let (packets, all) = &mut self.lanes[at];
+        if *packets == 0 {
+            self.some.push(backend);
+        }
+        *packets += 1;
+        *all += u64::from(bytes);
+    }
+
+    fn give(&mut self, shared: &UserMemory) {
+        for backend in self.some.drain(..) {
+            let (packets, bytes) = std::mem::take(&mut self.lanes[backend.index()]);
+            shared.add_to_lane(backend, packets, bytes);
+        }
+    }
 }
 
 /// A packet on its way to a table.
@@ -89,9 +125,10 @@ impl Beside {
             let (Some(backend), Some(plain)) = (slots[at], plain[at]) else { continue };
             let Some(way) = self.ways.of(shared, backend) else { continue };
             if way.take(memory, frame, plain.bytes, sends_by, &mut self.scratch) {
-                shared.add_to_lane(backend, 1, plain.bytes.into());
+                self.counted.add(backend, plain.bytes);
             }
         }
+        self.counted.give(shared);
         shared.leave();
     }
 
@@ -147,6 +184,24 @@ impl Plain {
             (key.src_port, key.dst_port) = (0, 0);
         }
         key
+    }
+
+    /// A packet of a flow.
+    fn of(flow: &FlowKey) -> Self {
+        let port_protocol =
+            u32::from(flow.dst_port.to_be()) | u32::from(flow.protocol.number()) << 16;
+        Self { to: words(&flow.dst), port_protocol, key: StateKey::of_flow(flow), bytes: 0 }
+    }
+
+    /// Its flow.
+    fn flow(&self) -> FlowKey {
+        let mut dst = [0; 16];
+        let halves = self.to.map(u64::to_ne_bytes);
+        dst[..8].copy_from_slice(&halves[0]);
+        dst[8..].copy_from_slice(&halves[1]);
+        let StateKey { address: src, src_port, .. } = self.key;
+        let dst_port = u16::from_be(self.port_protocol as u16);
+        FlowKey { src, dst, src_port, dst_port, protocol: Protocol::Tcp }
     }
 
     fn hash(&self, key: &weir_hash::HashKey, client: bool) -> u64 {

@@ -36,6 +36,8 @@ struct Known {
     words: [u64; BACKEND_WORDS],
     /// None: the program in the kernel knows.
     way: Option<Way>,
+    /// Which use of the number this is; none if nobody has it.
+    incarnation: Option<u32>,
     age: u32,
 }
 
@@ -54,6 +56,15 @@ impl Ways {
 
     /// The way to a backend; none if this plane has none.
     pub fn of(&mut self, shared: &UserMemory, backend: BackendId) -> Option<&Way> {
+        self.known(shared, backend)?.way.as_ref()
+    }
+
+    /// Which use of a backend's number is the present one.
+    pub fn incarnation(&mut self, shared: &UserMemory, backend: BackendId) -> Option<u32> {
+        self.known(shared, backend)?.incarnation
+    }
+
+    fn known(&mut self, shared: &UserMemory, backend: BackendId) -> Option<&Known> {
         let words = shared.backend_words(backend)?;
         let at = backend.index();
         if at >= self.known.len() {
@@ -62,10 +73,12 @@ impl Ways {
         let age = self.age;
         let fresh = |known: &Known| known.words == words && known.age == age;
         if !self.known[at].as_ref().is_some_and(fresh) {
-            let way = shared.backend(backend).and_then(|entry| Way::to(shared, &entry));
-            self.known[at] = Some(Known { words, way, age });
+            let entry = shared.backend(backend);
+            let way = entry.as_ref().and_then(|entry| Way::to(shared, entry));
+            let incarnation = entry.map(|entry| entry.incarnation);
+            self.known[at] = Some(Known { words, way, incarnation, age });
         }
-        self.known[at].as_ref()?.way.as_ref()
+        self.known[at].as_ref()
     }
 }
 

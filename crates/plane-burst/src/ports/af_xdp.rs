@@ -12,8 +12,12 @@ pub type Returned<'a> = dyn FnMut(&[u8], u32, u32) + 'a;
 /// AF_XDP sockets as ports of a plane.
 pub struct AfXdp<'a> {
     ports: XskPorts,
-    /// Of the burst that is with the plane, by the frames' buffers.
+    /// Those that are with the plane, by the frames' buffers.
     held: Vec<Option<xsk::Frame>>,
+    /// Numbers that none of them has.
+    unheld: Vec<u32>,
+    /// Whether frames may stay with the plane when others are finished.
+    keeps: bool,
     received: Vec<xsk::Frame>,
     returned: Box<Returned<'a>>,
     /// The ports of each interface, of which the first is sent by.
@@ -30,6 +34,8 @@ impl<'a> AfXdp<'a> {
         let mut new = Self {
             ports,
             held: Vec::new(),
+            unheld: Vec::new(),
+            keeps: false,
             received,
             returned,
             by_interface: Vec::new(),
@@ -41,7 +47,14 @@ impl<'a> AfXdp<'a> {
         new
     }
 
-    /// The sockets, to plug ports in and out: no frame is with the plane between two bursts.
+    /// Lets frames stay with the plane when it finishes others: from now on each has to be finished.
+    #[must_use]
+    pub fn keeping(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+
+    /// The sockets, to plug ports in and out, when no frame is with the plane.
     pub fn change<T>(&mut self, change: impl FnOnce(&mut XskPorts) -> T) -> T {
         let done = change(&mut self.ports);
         self.look_at_ports();
@@ -117,19 +130,28 @@ impl Ports for AfXdp<'_> {
     type Error = Error;
 
     fn receive(&mut self, frames: &mut [Frame; BURST]) -> Result<usize, Error> {
-        self.held.clear();
+        if !self.keeps {
+            self.held.clear();
+            self.unheld.clear();
+        }
         self.ports.receive(BURST, &mut self.received);
         let count = self.received.len();
-        for (buffer, (frame, to)) in self.received.drain(..).zip(frames).enumerate() {
-            *to = Frame {
-                at: frame.at() as u32,
-                len: frame.len() as u32,
-                buffer: buffer as u32,
-                ..Frame::default()
-            };
-            self.held.push(Some(frame));
+        for (frame, to) in self.received.drain(..).zip(frames) {
+            let buffer = self.unheld.pop().unwrap_or_else(|| {
+                self.held.push(None);
+                self.held.len() as u32 - 1
+            });
+            let (at, len) = (frame.at() as u32, frame.len() as u32);
+            *to = Frame { at, len, buffer, ..Frame::default() };
+            self.held[buffer as usize] = Some(frame);
         }
         Ok(count)
+    }
+
+    fn queue_of(&self, frame: &Frame) -> u16 {
+        let held = self.held.get(frame.buffer as usize).and_then(Option::as_ref);
+        let place = held.and_then(|frame| self.ports.place_of(frame.port()));
+        place.map_or(0, |(_, queue)| queue as u16)
     }
 
     fn memory(&mut self) -> &mut [u8] {
@@ -140,6 +162,7 @@ impl Ports for AfXdp<'_> {
         for shape in frames {
             let held = self.held.get_mut(shape.buffer as usize).and_then(Option::take);
             let Some(frame) = held else { continue };
+            self.unheld.push(shape.buffer);
             match shape.fate {
                 Fate::Send => self.send(frame, shape)?,
                 Fate::Drop => self.ports.free(frame),
@@ -152,8 +175,11 @@ impl Ports for AfXdp<'_> {
             }
         }
         // A burst may leave some behind, which nobody has finished.
-        for frame in self.held.drain(..).flatten() {
-            self.ports.free(frame);
+        if !self.keeps {
+            self.unheld.clear();
+            for frame in self.held.drain(..).flatten() {
+                self.ports.free(frame);
+            }
         }
         self.ports.flush()
     }

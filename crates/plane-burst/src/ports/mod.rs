@@ -58,6 +58,11 @@ pub trait Ports {
     /// The memory that frames are in.
     fn memory(&mut self) -> &mut [u8];
 
+    /// The queue that a frame, which is with the plane, came by; where there is one, the first.
+    fn queue_of(&self, _: &Frame) -> u16 {
+        0
+    }
+
     /// Does with each frame what its fate says; the buffers are the ports' again.
     ///
     /// # Errors

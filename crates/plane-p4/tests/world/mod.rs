@@ -560,7 +560,7 @@ impl<T: Target> World<T> {
         let memory = &mut self.plane.oracle.memory;
         memory.bare = 0;
         memory.echoes.clear();
-        for (state, flow) in &mut memory.connections {
+        for (state, flow) in memory.connections.iter_mut() {
             let of = PLANS[state.service.index()].4;
             flow.former = flow.former.filter(|_| of == MethodId::CheetahStateful);
         }

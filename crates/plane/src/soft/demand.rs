@@ -88,11 +88,19 @@ pub enum Operation {
     KeepTracing,
     /// Look no more.
     EndTrace,
+    /// Read how many connections prefixes hold.
+    ReadHeld,
+    /// Set right how many they hold.
+    CorrectHeld,
+    /// Count those out that have ended.
+    ReleaseHeld,
+    /// Make memory in which tables stand side by side, which takes its time.
+    PreparePacking,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 44] = [
         Self::SetFlags,
         Self::Grace,
         Self::Drain,
@@ -133,6 +141,10 @@ impl Operation {
         Self::Trace,
         Self::KeepTracing,
         Self::EndTrace,
+        Self::ReadHeld,
+        Self::CorrectHeld,
+        Self::ReleaseHeld,
+        Self::PreparePacking,
     ];
 }
 
@@ -160,6 +172,8 @@ pub struct Bounds {
     pub services: usize,
     /// Numbers of backends are below this.
     pub backends: usize,
+    /// The most reports that wait.
+    pub reports: usize,
 }
 
 impl Default for Bounds {
@@ -170,6 +184,7 @@ impl Default for Bounds {
             pins: usize::MAX,
             services: usize::MAX,
             backends: usize::MAX,
+            reports: usize::MAX,
         }
     }
 }

@@ -28,8 +28,12 @@ use weir_steering::{
     Side, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
+    update::Draining,
 };
 use weir_wire::{FlowKey, map_address};
+
+/// Reports that are taken in one part.
+const REPORTS_AT_A_TIME: usize = 8192;
 
 impl update::Plane for Soft {
     type Error = SoftError;
@@ -65,6 +69,20 @@ impl update::Plane for Soft {
         self.ask_to(Operation::Drain)?;
         std::mem::take(&mut self.memory.events).iter().for_each(take);
         Ok(())
+    }
+
+    fn drain_part(
+        &mut self,
+        draining: &mut Draining,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<bool, SoftError> {
+        self.ask_to(Operation::Drain)?;
+        let events = &mut self.memory.events;
+        let left = draining.left.unwrap_or(events.len()).min(events.len());
+        let part = left.min(REPORTS_AT_A_TIME);
+        events.drain(..part).for_each(|event| take(&event));
+        draining.left = Some(left - part);
+        Ok(left > part)
     }
 
     fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
@@ -184,6 +202,10 @@ impl Plane for Soft {
         Ok(())
     }
 
+    fn go_on_guarding(&mut self) -> Option<String> {
+        self.stale_guard.clone()
+    }
+
     fn put_aside(&mut self, _: usize, _: &mut dyn FnMut(&Event)) -> Result<bool, SoftError> {
         self.ask(Operation::PutAside).map(|()| false)
     }
@@ -209,6 +231,7 @@ impl Plane for Soft {
             pins: limits.unreported_flows as usize,
             services: limits.services as usize,
             backends: limits.backends as usize,
+            reports: self.bounds.reports,
         };
         let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
         let fits = Self::table_bytes(self) <= bounds.table_bytes
@@ -224,11 +247,16 @@ impl Plane for Soft {
         Ok(())
     }
 
+    /// What is refused is refused on the other thread, where that takes its time.
     fn prepare_packing(&mut self) -> Result<Option<PrepareResize<SoftError>>, SoftError> {
         if self.bounds.piece == usize::MAX {
             return Ok(None);
         }
-        Ok(Some(Box::new(|| Ok(Box::new(()) as Box<dyn Any + Send>))))
+        let asked = self.ask(Operation::PreparePacking);
+        if let (false, Err(error)) = (self.takes_time, &asked) {
+            return Err(*error);
+        }
+        Ok(Some(Box::new(move || asked.map(|()| Box::new(()) as Box<dyn Any + Send>))))
     }
 
     /// What is refused is refused on the other thread.
@@ -363,6 +391,7 @@ impl Plane for Soft {
     }
 
     fn held(&self) -> Result<HeldCounts, SoftError> {
+        self.ask(Operation::ReadHeld)?;
         Ok(self.buckets.borrow().held())
     }
 
@@ -372,6 +401,7 @@ impl Plane for Soft {
         counted: &HeldCounts,
         lasts: Duration,
     ) -> Result<(), SoftError> {
+        self.ask(Operation::CorrectHeld)?;
         let limited = self.caps.iter().filter(|(_, caps)| caps.held.is_some());
         let (services, until) = (limited.map(|one| *one.0), held_until(self.nanoseconds, lasts));
         self.buckets.borrow_mut().correct_held(before, counted, services, until);
@@ -379,6 +409,7 @@ impl Plane for Soft {
     }
 
     fn release_held(&mut self, ended: &[ServiceState]) -> Result<(), SoftError> {
+        self.ask(Operation::ReleaseHeld)?;
         for ServiceState { service, key } in ended {
             if let Some(caps) = self.caps.get(service) {
                 self.buckets.get_mut().release_held(caps, key);

@@ -10,16 +10,21 @@
 //! |---|---|---|
 //! | [`Unbounded`] | grows | doubles |
 //! | [`Lru`] | fixed | the least recently used flow *of the bucket* goes |
+//!
+//! [`TrackedFlows`] is the table of a whole plane: flows of all services, with what a plane knows of each
+//! beside its backend, in either form.
 
 mod any;
 mod bucket;
 mod lru;
 mod memory;
+mod tracked;
 mod unbounded;
 
 pub use any::AnyTable;
 pub use lru::Lru;
 pub use memory::Connections;
+pub use tracked::TrackedFlows;
 pub use unbounded::Unbounded;
 
 use weir_hash::{HashKey, Key};

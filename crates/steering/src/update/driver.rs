@@ -3,7 +3,7 @@
 use super::machine::{Action, Update};
 use super::perform::{self, Perform, Progress};
 use super::pins::Pins;
-use super::plane::{Built, Failure, Judgement, Plane, Services};
+use super::plane::{Built, Draining, Failure, Judgement, Plane, Services};
 use crate::ids::{BackendId, ServiceId};
 use crate::state::ServiceState;
 use crate::table::Flags;
@@ -73,6 +73,40 @@ impl<F> Lane<F> {
     }
 }
 
+/// Pending flows that are taken up in one step: some milliseconds' worth.
+const COLLECTED_AT_A_TIME: usize = 8192;
+
+/// A *collect* that goes on for several steps: there may be as many reports as a flood brings.
+///
+/// That it takes its time does no harm. What is to be collected is what was there when it began, after the grace
+/// period. Reports are taken in their order, and those put aside by a place that only goes forward, so none of them
+/// is left behind; what came of flows since is found pending, as all are noted until the next table is seen.
+#[derive(Debug)]
+struct Collecting<S> {
+    /// The lanes that it is for: another one that comes to it meanwhile has one of its own.
+    services: HashSet<ServiceId>,
+    draining: Draining,
+    /// What was in the pending table, and in the connection table, and is to be taken up; none: the reports are
+    /// not through yet.
+    found: Option<std::vec::IntoIter<(ServiceState, BackendId)>>,
+    drained: bool,
+    /// Services for which something could not be taken up.
+    refused: BTreeMap<ServiceId, Arc<S>>,
+}
+
+impl<S> Collecting<S> {
+    fn of(services: HashSet<ServiceId>) -> Self {
+        let (draining, found) = (Draining::default(), None);
+        Self { services, draining, found, drained: false, refused: BTreeMap::new() }
+    }
+
+    fn check(&mut self, service: ServiceId, result: Result<(), S>) {
+        if let Err(error) = result {
+            self.refused.entry(service).or_insert_with(|| Arc::new(error));
+        }
+    }
+}
+
 /// Takes services from their published tables to the next ones, many in one *pass*.
 ///
 /// Each service has an [`Update`] of its own, so what fails for one leaves the others alone. What
@@ -101,6 +135,8 @@ pub struct Driver<P, S> {
     doubtful: HashSet<ServiceId>,
     /// Services whose tables let no flow start, the next ones included.
     frozen: HashSet<ServiceId>,
+    /// What is being collected.
+    collecting: Option<Collecting<S>>,
     /// Counts lanes that have retired.
     retired: u64,
     /// No lane before this one has an action of its own to perform: a pass over thousands does not
@@ -118,6 +154,7 @@ impl<P, S> Default for Driver<P, S> {
             unread: HashSet::new(),
             doubtful: HashSet::new(),
             frozen: HashSet::new(),
+            collecting: None,
             retired: 0,
             next: 0,
         }
@@ -236,6 +273,25 @@ impl<P, S> Driver<P, S> {
         self.lanes.extend(new.map(|service| Lane::new(service, update)));
     }
 
+    /// The service whose table comes to be built by the next [step](Self::step), if one does. It takes long if there
+    /// are many states: whoever has something else to do meanwhile builds it apart, and says what became of it.
+    pub fn builds(&self) -> Option<ServiceId> {
+        let lane = &self.lanes[self.next_alone()?];
+        (lane.update.action() == Some(Action::Publish) && lane.built.is_none())
+            .then_some(lane.service)
+    }
+
+    /// The table of a service that [comes to be built](Self::builds) has been built, or cannot be. What is reported
+    /// from then on until it is published is not in it, and need not be: it is pending.
+    pub fn built(&mut self, service: ServiceId, built: Result<Built, S>) {
+        let action = Action::Publish;
+        let Some(lane) = self.at(action).find(|lane| lane.service == service) else { return };
+        match built {
+            Ok(built) => lane.built = Some(built),
+            Err(error) => lane.failed(Failure::Service { action, source: Arc::new(error) }),
+        }
+    }
+
     /// Whether the pass is over.
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(|lane| lane.update.action().is_none())
@@ -282,16 +338,9 @@ impl<P, S> Driver<P, S> {
         plane: &mut impl Plane<Error = P>,
         services: &mut impl Services<Error = S>,
     ) -> Option<Action> {
-        let retired = self.retired;
-        let alone = |lane: &Lane<_>| match lane.update.action() {
-            Some(Action::SetFlags { .. }) => true,
-            Some(Action::Publish) => lane.full.as_ref().is_none_or(|(then, _)| *then < retired),
-            _ => false,
-        };
-        let from = self.next.min(self.lanes.len());
-        let at = if let Some(after) = self.lanes[from..].iter().position(alone) {
-            self.next = from + after;
-            self.next
+        let at = if let Some(at) = self.next_alone() {
+            self.next = at;
+            at
         } else {
             // What all share is what gives lanes actions of their own again.
             self.next = 0;
@@ -305,6 +354,18 @@ impl<P, S> Driver<P, S> {
             }
         };
         perform::step(&mut Turn { driver: self, at, plane, services }).map(|(action, _)| action)
+    }
+
+    /// The first lane that has an action of its own to perform.
+    fn next_alone(&self) -> Option<usize> {
+        let retired = self.retired;
+        let alone = |lane: &Lane<_>| match lane.update.action() {
+            Some(Action::SetFlags { .. }) => true,
+            Some(Action::Publish) => lane.full.as_ref().is_none_or(|(then, _)| *then < retired),
+            _ => false,
+        };
+        let from = self.next.min(self.lanes.len());
+        Some(from + self.lanes[from..].iter().position(alone)?)
     }
 
     /// The lanes that have come to an action.
@@ -327,15 +388,22 @@ impl<P, S> Driver<P, S> {
         }
     }
 
+    /// A part of it: the lanes go on when the last one is over.
     fn collect(
         &mut self,
         plane: &mut impl Plane<Error = P>,
         services: &mut impl Services<Error = S>,
     ) {
         let action = Action::Collect;
-        match self.read_reports(plane, services) {
-            Ok(refused) => {
-                for lane in self.at(action) {
+        let lanes = || self.lanes.iter().filter(|lane| lane.update.action() == Some(action));
+        let begun = self.collecting.take();
+        let mut collecting =
+            begun.unwrap_or_else(|| Collecting::of(lanes().map(|lane| lane.service).collect()));
+        match collect_part(&mut collecting, plane, services) {
+            Ok(true) => self.collecting = Some(collecting),
+            Ok(false) => {
+                let Collecting { services, refused, .. } = collecting;
+                for lane in self.at(action).filter(|lane| services.contains(&lane.service)) {
                     match refused.get(&lane.service) {
                         None => lane.done(),
                         Some(source) => {
@@ -346,37 +414,6 @@ impl<P, S> Driver<P, S> {
             }
             Err(error) => self.all_failed(action, error),
         }
-    }
-
-    /// Reports and pending flows into the states. Returns the services for which that failed.
-    fn read_reports(
-        &mut self,
-        plane: &mut impl Plane<Error = P>,
-        services: &mut impl Services<Error = S>,
-    ) -> Result<BTreeMap<ServiceId, Arc<S>>, P> {
-        let mut refused = BTreeMap::new();
-        let mut check = |service, result: Result<(), S>| {
-            if let Err(error) = result {
-                refused.entry(service).or_insert_with(|| Arc::new(error));
-            }
-        };
-        plane.drain(&mut |event| check(event.state.service, services.report(event)))?;
-        let collecting: HashSet<ServiceId> =
-            self.at(Action::Collect).map(|lane| lane.service).collect();
-        for &service in &collecting {
-            if !services.takes_connections(service) {
-                continue;
-            }
-            for (state, backend) in plane.connections(service)? {
-                check(service, services.collect(&state, backend));
-            }
-        }
-        for (state, backend) in plane.pending()? {
-            if collecting.contains(&state.service) {
-                check(state.service, services.collect(&state, backend));
-            }
-        }
-        Ok(refused)
     }
 
     fn publish<D: Plane<Error = P>>(
@@ -548,6 +585,41 @@ impl<P, S> Driver<P, S> {
             lane.update.took(Progress::Settled { left: lane.left, avoids });
         }
     }
+}
+
+/// Some reports, or then all that is pending, or then some of that, into the states. Returns whether there is more.
+fn collect_part<D: Plane, T: Services>(
+    collecting: &mut Collecting<T::Error>,
+    plane: &mut D,
+    services: &mut T,
+) -> Result<bool, D::Error> {
+    if !collecting.drained {
+        let mut draining = collecting.draining;
+        let more = plane.drain_part(&mut draining, &mut |event| {
+            collecting.check(event.state.service, services.report(event));
+        })?;
+        (collecting.draining, collecting.drained) = (draining, !more);
+        return Ok(true);
+    }
+    let Some(found) = &mut collecting.found else {
+        let mut found = Vec::new();
+        for &service in &collecting.services {
+            if services.takes_connections(service) {
+                found.extend(plane.connections(service)?);
+            }
+        }
+        let pending = plane.pending()?.into_iter();
+        found.extend(pending.filter(|(state, _)| collecting.services.contains(&state.service)));
+        let any = !found.is_empty();
+        collecting.found = Some(found.into_iter());
+        return Ok(any);
+    };
+    let part: Vec<_> = found.by_ref().take(COLLECTED_AT_A_TIME).collect();
+    let more = !found.as_slice().is_empty();
+    for (state, backend) in part {
+        collecting.check(state.service, services.collect(&state, backend));
+    }
+    Ok(more)
 }
 
 /// An action of a pass: of one lane, or of all that have come to it, of which `at` is the first. Each lane

@@ -21,4 +21,4 @@ mod plane;
 pub use driver::{Driver, Outcome};
 pub use machine::{Action, Update};
 pub use perform::{Perform, Progress, go_on, step};
-pub use plane::{Built, Failure, Judgement, Plane, Services};
+pub use plane::{Built, Draining, Failure, Judgement, Plane, Services};

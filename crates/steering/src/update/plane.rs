@@ -8,6 +8,15 @@ use crate::state::ServiceState;
 use crate::table::Flags;
 use std::sync::Arc;
 
+/// How far reports have been taken, of those that were there when it was made ([`Plane::drain_part`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Draining {
+    /// Reports that may have been there and are to be taken yet, in their order; none: it has not begun.
+    pub left: Option<usize>,
+    /// The place among those that had to be put aside where it goes on; none: at their beginning.
+    pub aside: Option<u32>,
+}
+
 /// A data plane, as an update needs it. Services are told by their numbers; what is asked of one
 /// touches no other.
 ///
@@ -50,6 +59,21 @@ pub trait Plane {
     /// # Errors
     /// Some may have been taken.
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Self::Error>;
+
+    /// As [`drain`](Self::drain), but takes a part of the reports only, some milliseconds' worth, and goes on
+    /// from where it was. Returns whether there is more to be taken. If not, all reports have been taken that
+    /// were there when `draining` was new; what comes meanwhile, however fast, does not prolong it.
+    ///
+    /// # Errors
+    /// Some may have been taken; whoever goes on begins anew.
+    fn drain_part(
+        &mut self,
+        draining: &mut Draining,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<bool, Self::Error> {
+        let _ = draining;
+        self.drain(take).map(|()| false)
+    }
 
     /// The pending flows of all services: each that is there from beginning to end is among them.
     ///

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_hash::HashKey;
 use weir_steering::cheetah::{
-    AllServers, Forged, Layout, Repair, ServiceServers, Stateless, Table,
+    AllServers, CookieKeys, Forged, Layout, Repair, ServiceServers, Stateless, Table,
 };
 use weir_steering::{Answer, Decide, Member, NoCookie, Role, StateKey};
 use weir_wire::{FlowKey, TcpFlags};
@@ -363,4 +363,56 @@ fn clients_without_timestamps_are_the_callers_to_remember() {
     // TSecr without ACK means nothing, whatever stands in it.
     let reset = Packet { flow, flags: TcpFlags::RST, echo: Some(rng.random()) };
     assert_eq!(read(&cheetah, &pool, &reset), Err(why));
+}
+
+/// Keys change under connections: whoever reads both keys leads all of them home, also where pools change meanwhile. A
+/// cookie is read under the key that it says, and under no other: without that one it leads nowhere.
+#[test]
+fn keys_change_without_a_break() {
+    let mut rng = seeded();
+    // The keys by their numbers, and which of them issues.
+    const STEPS: [([Option<u64>; 2], usize); 6] = [
+        ([Some(1), None], 0),
+        ([Some(1), Some(2)], 0),
+        ([Some(1), Some(2)], 1),
+        ([None, Some(2)], 1),
+        ([Some(3), Some(2)], 1),
+        ([Some(3), Some(2)], 0),
+    ];
+    for layout in [Layout::stateless(), Layout::new(1, 6).expect("one that there is")] {
+        let plain = Stateless::new(HashKey::from_seed(KEY), layout, Forged::Refuse);
+        let form = |(seeds, issue): ([Option<u64>; 2], usize)| {
+            let keys = seeds.map(|seed| seed.map(HashKey::from_seed));
+            plain.with_keys(CookieKeys::new(keys, issue))
+        };
+        let (backends, numbers) =
+            if layout.back_bits() == 0 { (100, 1 << 14) } else { (20, 1 << 5) };
+        assert_eq!(form(STEPS[0]).codec().numbers(), numbers);
+        let mut pool = Pool::new(&form(STEPS[0]), backends);
+        let mut all: Vec<(u64, Connection)> = Vec::new();
+        for (seeds, issue) in STEPS {
+            let cheetah = form((seeds, issue));
+            let key = seeds[issue].expect("it issues");
+            for _ in 0..500 {
+                all.push((key, connect(&cheetah, &pool, layout, &mut rng)));
+            }
+            for name in ["b3", "b4"] {
+                let member = pool.members.get_mut(name).expect("there");
+                member.role = match member.role {
+                    Role::Serving => Role::Draining,
+                    _ => Role::Serving,
+                };
+            }
+            pool.publish();
+            for (key, connection) in &all {
+                if seeds.contains(&Some(*key)) {
+                    assert!(check(&cheetah, &pool, connection));
+                } else if seeds.contains(&None) {
+                    let packet = ack(connection.flow, connection.echo);
+                    assert_eq!(read(&cheetah, &pool, &packet), Err(NoCookie::NotOurs));
+                }
+            }
+        }
+    }
+    assert_eq!(CookieKeys::new([None, Some(HashKey::from_seed(1))], 0), None);
 }

@@ -139,6 +139,45 @@ fn two_tiers_of_cheetah() {
     assert!(said.to_string().contains("a cookie tells 2 backends apart, not "), "{said}");
 }
 
+/// Keys of cookies that say their keys, and what cannot have such.
+#[test]
+fn keys_of_cookies_that_change() {
+    let text = |more: &str| service(&format!("port = 80\nmethod = \"cheetah\"\n{more}"));
+    let (one, two) = ("8f95f09245765f80256934e50c66207f", "0f95f09245765f80256934e50c66207f");
+    let keys = |list: &str| text(&format!("answers = \"backend\"\ncookie_keys = {list}"));
+    let config = Config::parse(&keys(&format!("[\"{one}\"]")), "weir.toml").unwrap();
+    let found = config.services[0].cookie_keys.clone().expect("it has keys");
+    assert_eq!((found.key(0).is_some(), found.key(1).is_some(), found.issue), (true, false, 0));
+    let both = format!("[\"{one}\", \"{two}\"]\nissue_key = 1");
+    let config = Config::parse(&keys(&both), "weir.toml").unwrap();
+    let found = config.services[0].cookie_keys.clone().expect("it has keys");
+    assert_eq!((found.issue, found.issuing()), (1, found.key(1)));
+    // The same keys are others in another service.
+    assert_ne!(found.of_tables(b"a"), found.of_tables(b"b"));
+    for (name, list, line, wrong) in [
+        ("none", "[]".into(), 10, ["0 keys", "give one or two"]),
+        ("three", format!("[\"{one}\", \"{two}\", \"\"]"), 10, ["3 keys", "give one or two"]),
+        ("short", "[\"8f95\"]".into(), 10, ["is not 16 bytes in hexadecimal", "openssl rand"]),
+        ("same", format!("[\"{one}\", \"{one}\"]"), 10, ["both keys are the same", "another one"]),
+        ("absent", format!("[\"{one}\"]\nissue_key = 1"), 11, ["no key 1", "that there is"]),
+        ("number", format!("[\"{one}\"]\nissue_key = 2"), 11, ["out of range", "0..1"]),
+    ] {
+        expect_one(name, &keys(&list), line, &wrong);
+    }
+    let own = format!("cookie_keys = [\"{one}\"]");
+    let wrong = ["does not say under which key", "set answers = \"backend\""];
+    expect_one("inline", &text(&own), 9, &wrong);
+    let stateful = text(&own).replace("cheetah", "cheetah-stateful");
+    expect_one("stateful", &stateful, 9, &["leads nowhere but to a slot", "remove it"]);
+    expect_one("alone", &text("issue_key = 0"), 9, &["no keys to choose from", "give cookie_keys"]);
+    expect_one(
+        "concury",
+        &service(&format!("port = 80\n{own}")),
+        8,
+        &["concury has no cookies", "remove it"],
+    );
+}
+
 /// A method's name, and its settings with their values.
 pub(super) fn method(method: &Method) -> (&'static str, Vec<(&'static str, u32)>) {
     (

@@ -9,7 +9,7 @@ use toml::Spanned;
 use weir_steering::MethodId;
 
 use super::super::error::Problems;
-use super::super::{Affinity, Agents, Protocol, States, resolve, written};
+use super::super::{Affinity, Agents, Protocol, States, What, resolve, written};
 use super::Service;
 use super::scope::Scope;
 
@@ -121,6 +121,16 @@ pub(super) fn are_heard(
                 place.clone(),
                 format!("service {:?}: states", service.name),
                 "agents are listened for nowhere",
+                "add a table [agents] with listen, certificate, key and ca",
+            );
+        }
+        let own = service.backend_checks.values().flatten();
+        let mut checks = service.check.iter().chain(own);
+        if !agents && checks.any(|check| check.what == What::Agent) {
+            problems.add(
+                place.clone(),
+                format!("service {:?}: check", service.name),
+                "no agent says anything, as agents are listened for nowhere",
                 "add a table [agents] with listen, certificate, key and ca",
             );
         }

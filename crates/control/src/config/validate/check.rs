@@ -148,8 +148,13 @@ fn check(
     if raw.enabled.is_some_and(|enabled| !enabled.into_inner()) {
         return None;
     }
-    if let (Some(given), Some(Via::Service), What::Script(_)) = (&raw.via, check.via, &check.what) {
-        let wrong = "a script makes its connections itself, by this host's own way";
+    if let (Some(given), Some(Via::Service), What::Script(_) | What::Agent) =
+        (&raw.via, check.via, &check.what)
+    {
+        let wrong = match check.what {
+            What::Agent => "an agent asks on its own host",
+            _ => "a script makes its connections itself, by this host's own way",
+        };
         scope.problem(given.span(), "via", wrong, "remove it, or give another type");
     }
     let interval_known = raw.interval.is_none() || check.interval.is_some();
@@ -164,7 +169,7 @@ fn check(
     }
     let protocol = match check.what {
         What::Dns(_) | What::Udp(_) => Some(Protocol::Udp),
-        What::Script(_) => None,
+        What::Script(_) | What::Agent => None,
         _ => Some(Protocol::Tcp),
     };
     let default_port = match default {
@@ -191,7 +196,8 @@ fn check(
 /// What a check asks, and whether its type is known: another one stands for it, so that all problems are
 /// found.
 fn what(raw: &written::Check, scope: &mut Scope<'_, '_>) -> (What, bool) {
-    const TYPES: [&str; 8] = ["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script"];
+    const TYPES: [&str; 9] =
+        ["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script", "agent"];
     let kinds: Vec<(&str, &str)> = TYPES.iter().map(|kind| (*kind, *kind)).collect();
     let kind = scope.choice(raw.kind.as_ref(), "type", &kinds);
     let known = raw.kind.is_none() || kind.is_some();
@@ -218,6 +224,7 @@ fn what(raw: &written::Check, scope: &mut Scope<'_, '_>) -> (What, bool) {
             expect: bytes(raw.expect.as_ref(), raw.expect_hex.as_ref(), "expect", scope),
         }),
         "script" => What::Script(script(raw, scope)),
+        "agent" => What::Agent,
         _ => What::Tcp,
     };
     (what, known)

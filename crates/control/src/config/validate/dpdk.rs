@@ -5,13 +5,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_dataplane::user::PLANE_THREADS;
 
 use super::super::error::Problems;
 use super::super::{Dpdk, XdpMode, has_dpdk, written};
 use super::scope::Scope;
 
-/// Buffers alone take about 20 MB.
+/// For one thread, whose buffers alone take about 20 MB, and for each one more, with what describes them.
 const LEAST_MB: u32 = 64;
+const MORE_MB: u32 = 22;
 const MOST_MB: u32 = 65_536;
 /// Longer ones would lose what comes meanwhile.
 const LONGEST_NAP: Duration = Duration::from_millis(10);
@@ -47,10 +49,13 @@ pub(super) fn table(
         }
     }
     all.huge_pages = raw.huge_pages.map_or(all.huge_pages, Spanned::into_inner);
-    let memory = scope.integer(raw.memory_mb.as_ref(), "memory_mb", LEAST_MB..=MOST_MB);
-    all.memory_mb = memory.unwrap_or(all.memory_mb);
     let nap = scope.duration(raw.longest_nap.as_ref(), "longest_nap", Duration::ZERO..=LONGEST_NAP);
     all.longest_nap = nap.unwrap_or(all.longest_nap);
+    let threads = scope.integer(raw.threads.as_ref(), "threads", 1..=PLANE_THREADS as u16);
+    all.threads = threads.unwrap_or(all.threads);
+    let least = LEAST_MB + MORE_MB * u32::from(all.threads - 1);
+    let memory = scope.integer(raw.memory_mb.as_ref(), "memory_mb", least..=MOST_MB);
+    all.memory_mb = memory.unwrap_or(all.memory_mb);
     (all, Some(span))
 }
 
@@ -116,15 +121,16 @@ mod tests {
         let two = "interfaces = [\"lan0\", \"lan1\"]";
         let devices = "devices = [\"0000:01:00.0\", \"net_af_packet0,iface=eth1\"]";
         let config = parse(two, devices).unwrap();
-        let Dpdk { devices: found, huge_pages, memory_mb, longest_nap } = config.dpdk;
+        let Dpdk { devices: found, huge_pages, memory_mb, longest_nap, threads } = config.dpdk;
         assert_eq!(found, ["0000:01:00.0", "net_af_packet0,iface=eth1"]);
         assert_eq!((huge_pages, memory_mb, longest_nap), (true, 256, Duration::from_micros(200)));
+        assert_eq!(threads, 1);
         assert_eq!(config.balancer.mode, XdpMode::Generic);
-        let more = "huge_pages = false\nmemory_mb = 64\nlongest_nap = \"0s\"\n";
+        let more = "huge_pages = false\nmemory_mb = 86\nlongest_nap = \"0s\"\nthreads = 2\n";
         let dpdk = parse(two, &format!("{more}{devices}")).unwrap().dpdk;
         assert_eq!(
-            (dpdk.huge_pages, dpdk.memory_mb, dpdk.longest_nap),
-            (false, 64, Duration::ZERO)
+            (dpdk.huge_pages, dpdk.memory_mb, dpdk.longest_nap, dpdk.threads),
+            (false, 86, Duration::ZERO, 2)
         );
     }
 
@@ -145,7 +151,9 @@ mod tests {
             (one, "devices = [\"net ring0\"]", 5, "is no device; give DPDK's device arguments"),
             (one, "devices = [\",iface=eth0\"]", 5, "is no device"),
             (one, "memory_mb = 63\ndevices = [\"net_ring0\"]", 5, "give 64..65536"),
+            (one, "memory_mb = 64\ndevices = [\"net_ring0\"]\nthreads = 5", 5, "give 152..65536"),
             (one, "longest_nap = \"1s\"\ndevices = [\"net_ring0\"]", 5, "give 0s to 10ms"),
+            (one, "threads = 6\ndevices = [\"net_ring0\"]", 5, "give 1..5"),
             ("interfaces = [\"lan0\"]\nmode = \"native\"", device, 4, "there is no native XDP"),
             ("interfaces = [\"lan0\"]\nfollow_flows = 64", device, 4, "user space (dpdk) follows"),
         ] {

@@ -40,6 +40,7 @@ pub(super) struct Asked<'a> {
     pub mode: Option<Range<usize>>,
     pub followed: Option<Range<usize>>,
     pub next_program: Option<Range<usize>>,
+    pub counted: Option<Range<usize>>,
     pub tunnel_source: Option<Spanned<String>>,
     pub store: Option<Range<usize>>,
     pub limits: Option<&'a Spanned<written::Limits>>,
@@ -53,6 +54,7 @@ pub(super) fn can_do(asked: Asked<'_>, problems: &mut Problems<'_>) {
         (asked.mode, "balancer: mode", "a switch has no XDP program"),
         (asked.followed, "balancer: follow_flows", "a switch follows no connections"),
         (asked.next_program, "balancer: next_program", "a switch has no XDP program"),
+        (asked.counted, "balancer: count_interfaces", "a switch counts no frames by interface"),
         (
             asked.store,
             "store",
@@ -188,6 +190,11 @@ fn is_plain(raw: &written::Service, scope: &mut Scope<'_, '_>) {
     let text = |field: &Option<Spanned<String>>| field.as_ref().map(Spanned::span);
     let many = |field: &Option<Spanned<Vec<Spanned<String>>>>| field.as_ref().map(Spanned::span);
     let fields = [
+        (
+            "fragments",
+            raw.fragments.as_ref().filter(|word| word.get_ref() != "first").map(Spanned::span),
+            "a switch leads no later fragments by their source",
+        ),
         ("mss", raw.mss.as_ref().map(Spanned::span), "a switch does not write into SYNs"),
         ("allow", many(&raw.allow), lists),
         ("deny", many(&raw.deny), lists),
@@ -271,6 +278,7 @@ mod tests {
             ("deny_file", "deny_file = \"deny.txt\""),
             ("new_flows", "new_flows = { per_second = 10 }"),
             ("quic", "quic = {}"),
+            ("fragments", "affinity = \"client\"\nfragments = \"source\""),
             ("dead_connections", "[service.check]\ndead_connections = \"reset\""),
         ] {
             let said = parse("", &format!("{WEB}{service}"), "").unwrap_err();
@@ -289,6 +297,7 @@ mod tests {
         for (field, balancer, more) in [
             ("balancer: mode", "mode = \"generic\"", ""),
             ("balancer: follow_flows", "follow_flows = 64", ""),
+            ("balancer: count_interfaces", "count_interfaces = true", ""),
             ("balancer: tunnel_source", "tunnel_source = \"10.1.0.0/16\"", ""),
             ("limits: services", "", "[limits]\nservices = 257"),
             ("limits: backends", "", "[limits]\nbackends = 5000"),

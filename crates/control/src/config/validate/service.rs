@@ -15,12 +15,12 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Discover, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, NewFlows, Ports,
-    Protocol, Quic, States, Vip, VipError, Window, resolve,
+    Affinity, Backend, CookieKeys, Discover, Forward, Key, Lists, MAX_WEIGHT, Method, Mss,
+    NewFlows, Ports, Protocol, Quic, States, Vip, VipError, Window, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{agents, discover, forward, lists, maintenance, new_flows, quic};
+use super::{agents, cookies, discover, forward, lists, maintenance, new_flows, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] =
     &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)];
@@ -39,8 +39,10 @@ pub(in super::super) struct Service {
     pub ports: Option<Ports>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub fragments_by_source: bool,
     pub states: Option<States>,
     pub cookie_key: Option<Key>,
+    pub cookie_keys: Option<CookieKeys>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
     pub mss: Option<Mss>,
@@ -163,6 +165,7 @@ pub(super) fn validate(
     }
     let states = agents::states(raw.states.as_ref(), known, &mut scope);
     let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
+    let cookie_keys = cookies::keys(&raw, method.as_ref(), protocol, &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -180,6 +183,7 @@ pub(super) fn validate(
     places(&raw, &vips, port, (forward, method.as_ref().map(Method::id), states), &mut scope);
     forward::keeps_sums(&raw, forward, protocol, &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
+    let fragments_by_source = fragments(&raw, affinity, &vips, port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
     let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, known, &mut scope));
     let (check, backend_checks) =
@@ -216,8 +220,10 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        fragments_by_source,
         states,
         cookie_key,
+        cookie_keys,
         idle_timeout,
         forward: forward.unwrap_or_default(),
         mss,
@@ -369,6 +375,41 @@ fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec
         }
     }
     if good { all } else { Vec::new() }
+}
+
+/// Whether later fragments are led by their source, which has to say all that a packet is decided by.
+fn fragments(
+    raw: &written::Service,
+    affinity: Option<Affinity>,
+    vips: &[Vip],
+    port: Port,
+    scope: &mut Scope<'_, '_>,
+) -> bool {
+    let words = [("first", false), ("source", true)];
+    let by_source = scope.choice(raw.fragments.as_ref(), "fragments", &words) == Some(true);
+    let Some(given) = raw.fragments.as_ref().filter(|_| by_source) else { return false };
+    let (wrong, right) = if affinity != Some(Affinity::Client) {
+        (
+            "flows are led by their ports, which later fragments have not",
+            "set affinity = \"client\", or remove it",
+        )
+    } else if matches!(port, Port::Range(_)) {
+        (
+            "a later fragment does not say which port of a range it is for",
+            "give one port, or any_port = true",
+        )
+    } else if vips.iter().any(|vip| !vip.is_host()) {
+        (
+            "a later fragment to an address of a prefix may be another service's",
+            "give single addresses",
+        )
+    } else if raw.quic.is_some() {
+        ("a later fragment has no QUIC id", "remove it: datagrams of QUIC are not fragmented")
+    } else {
+        return true;
+    };
+    scope.problem(given.span(), "fragments", wrong, right);
+    false
 }
 
 /// What goes with one address, and one port or any, only.

@@ -5,11 +5,12 @@ use super::{Fleet, ServiceRuntime, now};
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use weir_fleet::{Document, Leader, ServiceSign, Sign};
+use weir_hash::HashKey;
 use weir_plane::Plane;
 use weir_steering::cheetah::servers;
-use weir_steering::{BackendId, Image, SLOT_BACKEND};
+use weir_steering::{BackendId, Image, MethodId, SLOT_BACKEND};
 use xxhash_rust::xxh3::Xxh3;
 
 /// A fleet, as one of its balancers knows it.
@@ -121,7 +122,11 @@ impl<P: Plane> Engine<P> {
             tables: self.tables_at(),
             agents: self.called_at().map(|(host, port)| place(&host, port)),
             wait_for_table: self.wait_for_table(),
-            trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
+            trouble: fleet
+                .behind
+                .as_ref()
+                .map(|behind| behind.why.clone())
+                .or_else(|| self.turning_keys()),
         }
     }
 
@@ -202,14 +207,50 @@ impl<P: Plane> Engine<P> {
     }
 }
 
+/// What a slot of a table says, by the names of the backends, for a digest.
+struct Slots<'a> {
+    service: &'a ServiceRuntime,
+    names: HashMap<u16, String>,
+    hash: Xxh3,
+}
+
+impl<'a> Slots<'a> {
+    fn new(service: &'a ServiceRuntime) -> Self {
+        Self { service, names: HashMap::new(), hash: Xxh3::new() }
+    }
+
+    fn add(&mut self, slot: u16) {
+        let (service, id) = (self.service, slot & SLOT_BACKEND);
+        let name = self.names.entry(id).or_insert_with(|| {
+            BackendId::new(id).and_then(|id| service.name_of(id)).unwrap_or_default()
+        });
+        self.hash.update(name.as_bytes());
+        self.hash.update(&(slot & !SLOT_BACKEND).to_le_bytes());
+    }
+
+    /// With what else it goes by.
+    fn end(mut self, method: MethodId, key: &HashKey) -> String {
+        self.hash.update(&[method.number()]);
+        self.hash.update(&key.to_bytes());
+        format!("{:016x}", self.hash.digest())
+    }
+}
+
+/// The digest of a table that has these rows, as [`digest_of`] has it.
+pub(in crate::engine) fn digest_of_rows(
+    service: &ServiceRuntime,
+    rows: &[u16],
+    key: &HashKey,
+) -> String {
+    let mut slots = Slots::new(service);
+    rows.iter().for_each(|row| slots.add(*row & SLOT_BACKEND));
+    slots.end(MethodId::Residue, key)
+}
+
 /// The digest of how a table decides, which is the same on balancers that call backends by other numbers.
 pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> String {
-    let mut hash = Xxh3::new();
-    let mut name_of = |slot: u16| {
-        let name = BackendId::new(slot & SLOT_BACKEND).and_then(|id| service.name_of(id));
-        hash.update(name.unwrap_or_default().as_bytes());
-        hash.update(&(slot & !SLOT_BACKEND).to_le_bytes());
-    };
+    let mut slots = Slots::new(service);
+    let mut name_of = |slot: u16| slots.add(slot);
     match image {
         Image::Cheetah(_) | Image::CheetahStateful(_) => {
             let Some(servers) = servers(image) else { return String::new() };
@@ -219,7 +260,13 @@ pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> S
                 servers.serving().iter().filter_map(|id| service.name_of(BackendId::new(*id)?));
             let mut names: Vec<String> = names.collect();
             names.sort_unstable();
-            names.iter().for_each(|name| hash.update(name.as_bytes()));
+            names.iter().for_each(|name| slots.hash.update(name.as_bytes()));
+            if let Image::Cheetah(table) = image
+                && let Some(keys) = table.body().0.method.keys()
+            {
+                slots.hash.update(&keys.to_bytes());
+                slots.hash.update(&[keys.issue()]);
+            }
         }
         Image::Tracked(table) => table.body().rows().iter().for_each(|row| name_of(*row)),
         // Which rows ask the connection table differs with what each has seen.
@@ -232,14 +279,12 @@ pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> S
         }
         Image::Concury(table) => {
             table.body().slots().iter().for_each(|slot| name_of(*slot));
-            hash.update(table.body().codes().bytes());
+            slots.hash.update(table.body().codes().bytes());
         }
         // Not of a fleet.
-        image => hash.update(&image.header().digest.to_le_bytes()),
+        image => slots.hash.update(&image.header().digest.to_le_bytes()),
     }
-    hash.update(&[image.method().number()]);
-    hash.update(&image.header().key.to_bytes());
-    format!("{:016x}", hash.digest())
+    slots.end(image.method(), &image.header().key)
 }
 
 /// In what balancers differ that should be alike.

@@ -93,8 +93,10 @@ impl<P: Plane> Engine<P> {
             published.as_ref().is_none_or(|image| image.method() == before.method.id())
         });
         let mut made = configured.clone();
-        if let Some(InForce { method, affinity, cookie_key }) = in_force {
-            (made.method, made.affinity, made.cookie_key) = (method, affinity, cookie_key);
+        // A place is another only where that was asked for, although connections break.
+        if let Some(InForce { method, affinity, cookie_key, cookie_keys, place: _ }) = in_force {
+            (made.method, made.affinity) = (method, affinity);
+            (made.cookie_key, made.cookie_keys) = (cookie_key, cookie_keys);
         }
         let before = published.as_ref().map_or(0, |image| image.header().generation);
         let log = log.unwrap_or_else(|| configured.name.clone());

@@ -3,11 +3,13 @@
 use super::super::fleet::FleetNews;
 use super::super::service::ServiceRuntime;
 use super::super::{Command, Engine};
-use super::{COMMIT_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, shares_of};
+use super::{
+    COMMIT_PATIENCE, LEASE_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, WORD, shares_of,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
-use tracing::{debug, warn};
-use weir_fleet::{Ask, FleetError, Pools, Share, Stage, Step};
+use tracing::{debug, info, warn};
+use weir_fleet::{Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 
 impl<P: Plane> Engine<P> {
@@ -40,6 +42,14 @@ impl<P: Plane> Engine<P> {
                 }
                 let lost = self.can_step() && self.has_lost_table();
                 let Some(fleet) = &mut self.fleet else { return };
+                let led = |(id, by, at): (StepId, u64, Instant)| {
+                    (id, by) == (step.id(), term) && at.elapsed() < WORD
+                };
+                if step.stage == Stage::Collect && !fleet.stepping.led.is_some_and(led) {
+                    // What others have said so long ago they may have taken back by now, cut off as they are.
+                    info!(step = step.number, "given up: it was begun too long ago; tried again");
+                    return self.give_up(step, term);
+                }
                 if missing.is_empty() && step.stage == Stage::Collect {
                     return self.lead_to_commit(step, term);
                 }
@@ -58,7 +68,10 @@ impl<P: Plane> Engine<P> {
                 let patience = match step.stage {
                     Stage::Prepare => PREPARE_PATIENCE,
                     Stage::Freeze | Stage::Collect => PATIENCE,
-                    Stage::Commit | Stage::Done => COMMIT_PATIENCE,
+                    Stage::Commit | Stage::Done => {
+                        let deaf = |report: &Report| step.may_not_know(&missing, report);
+                        if fleet.with_report(deaf) { LEASE_PATIENCE } else { COMMIT_PATIENCE }
+                    }
                 };
                 if fleet.stepping.since.elapsed() < patience {
                     return;
@@ -81,12 +94,17 @@ impl<P: Plane> Engine<P> {
                 ));
                 fleet.stepping.silent = missing;
                 fleet.stepping.pause();
-                // With all that have died meanwhile.
-                let mut last = Step { term, ..Step::clone(step) };
-                last.next.extend(self.wanted_pools(&step.pools, &step.tables));
-                self.write_step(last.given_up());
+                self.give_up(step, term);
             }
         }
+    }
+
+    /// Nothing has changed by a step that does not come to *commit*, but that who has died gets no new flow, those
+    /// included who have died meanwhile.
+    fn give_up(&mut self, step: &Step, term: u64) {
+        let mut last = Step { term, ..step.clone() };
+        last.next.extend(self.wanted_pools(&step.pools, &step.tables));
+        self.write_step(last.given_up());
     }
 
     /// All tables are here that are to be followed, or others are to be.
@@ -161,8 +179,23 @@ impl<P: Plane> Engine<P> {
         let (stage, pools) = (Stage::Prepare, pools.collect());
         let tables = tables.into_iter().filter(|(name, _)| self.has_shared(name)).collect();
         let next_tables = BTreeMap::new();
-        let step =
-            Step { number, begun: term, term, stage, change, pools, next, tables, next_tables };
+        let stays = |name: &String| self.services.contains_key(name);
+        let mut rows = last.map_or_else(BTreeMap::new, |last| last.rows.clone());
+        rows.retain(|name, _| stays(name));
+        let (begun, next_rows) = (term, BTreeMap::new());
+        let step = Step {
+            number,
+            begun,
+            term,
+            stage,
+            change,
+            pools,
+            next,
+            tables,
+            next_tables,
+            rows,
+            next_rows,
+        };
         // Who is dead is not waited with.
         match step.has_dead() {
             false if waits || !behind.is_empty() || !whole => {}
@@ -212,12 +245,35 @@ impl<P: Plane> Engine<P> {
         self.services.get(name).is_some_and(ServiceRuntime::is_shared)
     }
 
-    fn write_step(&mut self, step: Step) {
+    /// Says what rows the tables have that all make, where that is not said yet.
+    fn number_rows(&mut self, step: &mut Step) {
+        let (pools, said) = match step.stage {
+            Stage::Commit => (&step.next, &mut step.next_rows),
+            Stage::Done => (&step.pools, &mut step.rows),
+            _ => return,
+        };
+        for (name, pool) in
+            pools.iter().filter(|(name, _)| !said.contains_key(*name)).collect::<Vec<_>>()
+        {
+            let Some(service) = self.services.get_mut(name) else { continue };
+            match service.digest_of_rows(pool) {
+                Ok(Some(digest)) => drop(said.insert(name.clone(), digest)),
+                Ok(None) => {}
+                Err(error) => warn!(service = name, %error, "rows are not compared"),
+            }
+        }
+    }
+
+    fn write_step(&mut self, mut step: Step) {
+        self.number_rows(&mut step);
         let Some(fleet) = &mut self.fleet else { return };
         let Some((asks, commands)) = fleet.ways() else { return };
         let Some(document_at) = fleet.revision() else { return };
         let expected = fleet.stepping.step_at;
         fleet.stepping.writing = true;
+        if step.stage == Stage::Collect {
+            fleet.stepping.led = Some((step.id(), step.term, Instant::now()));
+        }
         debug!(step = step.number, stage = ?step.stage, "leads on");
         tokio::spawn(async move {
             let (then, answer) = tokio::sync::oneshot::channel();

@@ -4,14 +4,14 @@
 use super::super::agents::WAITING;
 use super::super::fleet::Fleet;
 use super::*;
-use crate::config::{Agents, States};
+use crate::config::{Agents, Forward, Key, Quic, QuicConfig, States};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{Cache, Report, Share, Sign};
 use weir_rpc::message::{Connection, Kind};
-use weir_rpc::{Balancers, Endpoints};
+use weir_rpc::{Balancers, Endpoints, QuicLb, Serving};
 
 /// An agent of a backend, as the engine hears it.
 struct Agent {
@@ -19,6 +19,8 @@ struct Agent {
     instance: [u8; 16],
     endpoints: Endpoints,
     balancers: Option<Balancers>,
+    serving: Option<Serving>,
+    quic: Option<QuicLb>,
     next: u64,
     resumed: bool,
     orders: mpsc::Receiver<Order>,
@@ -74,9 +76,21 @@ impl World {
         let welcome = answer.try_recv().expect("answered").expect("welcome");
         let endpoints = welcome.endpoints.expect("a list");
         let (next, resumed, balancers) = (welcome.have, welcome.resume, welcome.balancers);
+        let (serving, quic) = (welcome.serving, welcome.quic_lb);
         let instance = [instance; 16];
         let orders = heard;
-        Agent { session, instance, endpoints, balancers, next, resumed, orders, ended }
+        Agent {
+            session,
+            instance,
+            endpoints,
+            balancers,
+            serving,
+            quic,
+            next,
+            resumed,
+            orders,
+            ended,
+        }
     }
 
     fn says(&mut self, agent: &Agent, said: Said) -> Result<(), String> {
@@ -261,7 +275,7 @@ fn agents_hear_of_the_other_balancers() {
     assert_eq!(world.call(1, 1, 1).balancers, None, "it is of no fleet");
     let cache = Cache { id: "1".into(), document: None, step: None };
     let (own, notes) = (String::new(), Vec::new());
-    let begun = Begun { cache, step: None, own, joined: true, notes };
+    let begun = Begun { cache, step: None, own, joined: true, followed: true, notes };
     let mut fleet = Fleet::new(begun, &world.directory.path().join("weir.toml"));
     let (asks, _asked) = mpsc::channel(1);
     let (sign, _signed) = watch::channel(Sign::default());
@@ -321,7 +335,7 @@ fn a_connection_is_who_has_named_it_when_nobody_else_has_it(method: &str) {
     // b3 is down, and whoever is there says what it has; when its agent is gone as well, nobody does.
     world.tells(&mut agents[0], Kind::Opened, third.clone());
     assert_eq!(of(&world, 3), third);
-    world.engine.handle(Command::AgentGone(Some(agents[2].session)));
+    world.engine.handle(Command::AgentGone(agents[2].session));
     world.tells(&mut agents[0], Kind::Opened, third.clone());
     assert_eq!((of(&world, 1), of(&world, 3)), (third, vec![]));
 }
@@ -347,6 +361,34 @@ fn who_makes_connections_up_in_step_has_none(method: &str) {
     // Whoever comes after them has no better luck.
     world.tells(&mut liar, Kind::Opened, 0..90);
     assert_eq!((0..90).map(|client| world.at(client)).collect::<Vec<_>>(), found);
+}
+
+/// In step with other balancers: an agent that names whatever others have leaves room for what honest ones name.
+fn who_names_all_leaves_room_for_others(method: &str) {
+    let (mut world, _clock) = world(method, 400_000, 10_000);
+    let mut agents = world.agents();
+    // In parts, as there is no room for the reports of all.
+    for part in 0..13 {
+        world.open_told(&mut agents, part * 10_000..(part + 1) * 10_000);
+    }
+    let share = |n: u8| Share { name: format!("b{n}"), weight: 1, drains: false, down: false };
+    world.engine.services.get_mut("a").expect("it is there").agreed =
+        Some((1..=3).map(share).collect());
+    let homes: Vec<_> = (0..130_000).map(|client| world.at(client)).collect();
+    let of = |wanted: &[u8]| -> Vec<u32> {
+        let here = |client: &u32| homes[*client as usize].is_some_and(|at| wanted.contains(&at));
+        (0..130_000).filter(here).collect()
+    };
+    let (others, second) = (of(&[2, 3]), of(&[2]));
+    assert!(others.len() > 70_000);
+    world.tells(&mut agents[0], Kind::Opened, others);
+    // b3 has some of b2's now, and is heard first.
+    let moved = &second[second.len() - 100..];
+    world.tells(&mut agents[2], Kind::Opened, moved.to_vec());
+    world.tells(&mut agents[1], Kind::Closed, moved.to_vec());
+    assert!(moved.iter().all(|client| world.at(*client) == Some(3)));
+    let claims = &world.engine.services["a"].claims;
+    assert!(claims.keys().count() < 30_000, "the one that names all has its share");
 }
 
 fn an_agent_speaks_for_its_own_connections_only(method: &str) {
@@ -425,7 +467,7 @@ fn a_backend_without_an_agent_is_observed(method: &str) {
     world.open_told(&mut agents, 0..300);
     // Its agent goes; what it said counts for a while, and SYNs are kept aside.
     let lost = agents.remove(0);
-    world.engine.handle(Command::AgentGone(Some(lost.session)));
+    world.engine.handle(Command::AgentGone(lost.session));
     let own = world.engine.services["a"].member("b1").unwrap().id;
     assert!(world.engine.services["a"].is_told_of(own));
     let began = world.start(0, 300..400);
@@ -439,7 +481,7 @@ fn a_backend_without_an_agent_is_observed(method: &str) {
     world.tells(&mut back, Kind::Opened, young.clone());
     assert_eq!(world.states(), 300 + young.len());
     // It goes for good: what has begun is a state now, and what packets say counts.
-    world.engine.handle(Command::AgentGone(Some(9)));
+    world.engine.handle(Command::AgentGone(9));
     world.start(0, 400..500);
     world.engine.drain_reports().unwrap();
     let before = world.states();
@@ -588,13 +630,22 @@ fn loads_that_agents_tell_are_those_of_the_command() {
     assert_eq!(world.engine.plane.attached, ["eth0"], "nobody is asked for connections");
     for (n, load) in [(1, 70.0), (2, 5.0), (3, 90.0)] {
         let agent = world.call(n.into(), n, n);
-        world.says(&agent, Said::Load { cpu: 0.1, run_queue: 2, load: Some(load) }).unwrap();
+        let said = Said::Load { cpu: 0.1, run_queue: 2, load: Some(load), unknown: false };
+        world.says(&agent, said).unwrap();
     }
     let status = world.engine.status().unwrap();
     let told: Vec<_> = status.services[0].backends.iter().map(|one| one.told_load).collect();
     assert_eq!(told, [Some(70.0), Some(5.0), Some(90.0)]);
     let least = world.engine.services["a"].member("b2").unwrap().id;
     assert!(world.start(0, 0..50).iter().all(|at| *at == least));
+    // It does not know its load any more, and what it said is forgotten.
+    let agent = world.call(4, 2, 2);
+    let said = |unknown| Said::Load { cpu: 0.1, run_queue: 2, load: None, unknown };
+    let told = |world: &mut World| world.engine.status().unwrap().services[0].backends[1].told_load;
+    world.says(&agent, said(false)).unwrap();
+    assert_eq!(told(&mut world), Some(5.0), "who was not asked says nothing of it");
+    world.says(&agent, said(true)).unwrap();
+    assert_eq!(told(&mut world), None);
 }
 
 /// The process is killed between SYNs and what agents say of them, and the next one takes over.
@@ -748,7 +799,7 @@ fn a_question_is_answered_by_all_that_were_there(method: &str) {
     assert_eq!(world.engine.missing_collect(first), ["b3"]);
     assert_eq!(world.engine.missing_collect(second), ["b2", "b3"]);
     // Who is gone is waited for no longer, and who calls again is asked what the others were asked last.
-    world.engine.handle(Command::AgentGone(Some(agents[2].session)));
+    world.engine.handle(Command::AgentGone(agents[2].session));
     assert!(world.engine.has_collected(first));
     let mut back = world.call(33, 3, 3);
     assert!(world.engine.has_collected(first));
@@ -835,6 +886,7 @@ by_every_method! {
     a_connection_is_who_has_named_it_when_nobody_else_has_it
     an_agent_speaks_for_its_own_connections_only
     who_makes_connections_up_in_step_has_none
+    who_names_all_leaves_room_for_others
     a_dump_puts_right_what_was_missed
     a_backend_without_an_agent_is_observed
     a_second_agent_of_a_backend_ends_the_first
@@ -847,4 +899,78 @@ by_every_method! {
     what_agents_say_is_half_open_stays_in_an_update
     what_is_known_to_be_elsewhere_is_not_half_open
     a_question_is_answered_by_all_that_were_there
+}
+
+/// What an agent is told of how packets come follows the pool, also of services that ask nobody for states, and is
+/// told once.
+#[test]
+fn agents_hear_how_packets_come() {
+    let (mut world, _clock) = world("concury", 1_000, 1_000);
+    world.engine.services.get_mut("a").expect("there").configured.states = States::Observed;
+    let read = |said: &Serving| weir_rpc::serving::serving(said).expect("good");
+    let agent = world.call(1, 1, 1);
+    let now = read(agent.serving.as_ref().expect("it is told"));
+    let [one] = &now[..] else { panic!("one service: {now:?}") };
+    let configured = &world.engine.services["a"].configured;
+    assert_eq!((&*one.service, one.port), ("a", configured.port));
+    assert_eq!(one.backend, IpAddr::from([10, 9, 0, 1]));
+    assert_eq!(one.vips[0].address, configured.vip);
+    assert_eq!((one.way, one.timestamps), (Some(weir_rpc::serving::Way::Plain), false));
+    let mut stranger = world.call(9, 9, 9);
+    assert_eq!(read(stranger.serving.as_ref().expect("it is told")), []);
+    world.engine.look_at_agents();
+    assert!(stranger.orders.try_recv().is_err(), "nothing is new");
+    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).unwrap();
+    world.engine.look_at_agents();
+    let Ok(Order::Serving(said)) = stranger.orders.try_recv() else { panic!("it is told") };
+    assert_eq!(read(&said).len(), 1);
+    // Packets with the backend's own address need nothing.
+    world.engine.services.get_mut("a").expect("there").configured.forward = Forward::Nat;
+    world.engine.look_at_agents();
+    let Ok(Order::Serving(said)) = stranger.orders.try_recv() else { panic!("it is told") };
+    assert_eq!(read(&said), []);
+    assert!(stranger.orders.try_recv().is_err(), "once is enough");
+}
+
+/// How servers make QUIC ids comes to each with its own id, and again when a key comes or another one issues.
+#[test]
+fn agents_hear_how_their_servers_make_ids() {
+    let (mut world, _clock) = world("concury", 1_000, 1_000);
+    let config = |config_id, key: &str| QuicConfig {
+        config_id,
+        server_id_length: 4,
+        nonce_length: 8,
+        key: Key::from_hex(&key.repeat(16)),
+        encode_length: false,
+    };
+    let set = |world: &mut World, issue, configs: Vec<QuicConfig>| {
+        let server_ids = [].into();
+        let quic = Some(Quic { configs, issue, server_ids });
+        world.engine.services.get_mut("a").expect("there").configured.quic = quic;
+    };
+    let mut agent = world.call(1, 1, 1);
+    assert_eq!(agent.quic, Some(QuicLb::default()), "no service has ids");
+    set(&mut world, 0, vec![config(0, "0a")]);
+    let next = |agent: &mut Agent| {
+        let Ok(Order::QuicLb(said)) = agent.orders.try_recv() else { panic!("it is told") };
+        assert!(agent.orders.try_recv().is_err(), "once is enough");
+        weir_rpc::quic::quic_lb(&said).expect("good")
+    };
+    world.engine.look_at_agents();
+    let said = next(&mut agent);
+    let id = |world: &World, backend: &str| {
+        let quic = world.engine.services["a"].configured.quic.as_ref().expect("there");
+        quic.server_id(backend, 4).as_bytes().to_vec()
+    };
+    assert_eq!((&*said[0].service, &*said[0].backend, said[0].issue), ("a", "b1", 0));
+    assert_eq!(said[0].configs[0].server_id, id(&world, "b1"));
+    assert_eq!(said[0].configs[0].key.expect("a key").0, [10; 16]);
+    let other = world.call(2, 2, 2).quic.expect("it is told");
+    assert_eq!(other.service[0].config[0].server_id, id(&world, "b2"), "each its own");
+    set(&mut world, 0, vec![config(0, "0a"), config(1, "0b")]);
+    world.engine.look_at_agents();
+    assert_eq!(next(&mut agent)[0].configs.len(), 2);
+    set(&mut world, 1, vec![config(0, "0a"), config(1, "0b")]);
+    world.engine.look_at_agents();
+    assert_eq!(next(&mut agent)[0].issue, 1);
 }

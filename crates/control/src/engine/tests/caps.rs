@@ -237,3 +237,77 @@ fn what_packets_count_during_a_count_stays() {
     }
     assert!(!world.begins(of_prefix(7, 4)));
 }
+
+/// A count that is refused lets nobody in and keeps nobody out, and the next one sets right what it has missed; if none
+/// comes for long, nobody is refused by what is not true any more.
+#[test]
+fn a_count_that_is_refused_is_made_up_for() {
+    for operation in [Operation::ReadHeld, Operation::CorrectHeld] {
+        let mut world = World::with(1, &limit(3));
+        let own = |n| of_prefix(7, n);
+        for n in 0..3 {
+            assert!(world.begins(own(n)));
+            world.goes_on(own(n), TcpFlags::ACK);
+        }
+        world.sweep_after(10);
+        let asked = world.engine.plane.asked(operation);
+        assert!(asked > 0, "{operation:?}");
+        world.engine.plane.refuse_after(operation, 0, 2);
+        for _ in 0..2 {
+            world.engine.ahead += 10;
+            let refused = world.engine.sweep().expect_err("it is refused").to_string();
+            assert!(refused.contains(&format!("{operation:?}")), "{refused}");
+            assert!(!world.begins(own(3)), "{operation:?}");
+            assert!(world.begins(own(0)), "{operation:?}: its SYN is sent again");
+            world.goes_on(own(1), TcpFlags::ACK);
+        }
+        // Nothing stands as if a count were going on: whoever ends one may begin another, at once.
+        world.goes_on(own(0), END | TcpFlags::ACK);
+        assert!(world.begins(own(4)) && !world.begins(own(5)), "{operation:?}");
+        world.goes_on(own(4), TcpFlags::ACK);
+        world.sweep_after(10);
+        assert!(!world.begins(own(5)), "{operation:?}");
+        assert_eq!(world.engine.plane.asked(operation), asked + 3);
+        // For longer than a count is believed.
+        world.engine.plane.refuse(operation);
+        world.engine.plane.nanoseconds += 40_000_000_000;
+        assert!(world.engine.sweep().is_err());
+        assert!(world.begins(own(5)), "{operation:?}: nobody counts");
+        world.engine.plane.refuse_nothing();
+        world.sweep_after(10);
+        assert!(!world.begins(own(6)), "{operation:?}: and now somebody does");
+    }
+}
+
+/// Packets that cannot be told which connections have ended count them until the next sweep, and no longer.
+#[test]
+fn what_packets_are_not_told_of_ends_the_next_sweep_counts_out() {
+    let mut world = World::with(1, &limit(3));
+    let own = |n| of_prefix(7, n);
+    for n in 0..3 {
+        assert!(world.begins(own(n)));
+        world.goes_on(own(n), TcpFlags::ACK);
+    }
+    world.sweep_after(10);
+    world.engine.plane.refuse_after(Operation::ReleaseHeld, 0, 1);
+    assert!(matches!(world.segment(own(0), END | TcpFlags::ACK), Outcome::Forwarded(_)));
+    let refused = world.engine.drain_reports().expect_err("it is refused").to_string();
+    assert!(refused.contains("ReleaseHeld"), "{refused}");
+    assert!(!world.begins(own(3)), "they have not been told");
+    // What else that report said is known all the same.
+    let key = StateKey::of_flow(&own(0));
+    let known = world.engine.services["a"].known(&key).expect("it has just ended");
+    assert_eq!(known.phase, weir_steering::Phase::Closing);
+    world.sweep_after(10);
+    assert!(world.begins(own(3)) && !world.begins(own(4)));
+    // A limit that changes counts anew, and a refusal keeps it from nothing else.
+    for operation in [Operation::ReadHeld, Operation::CorrectHeld, Operation::ReleaseHeld] {
+        world.engine.plane.refuse_after(operation, 0, 1);
+        let wanted = config_with(&world.directory, 1, &limit(4));
+        world.follow(&wanted).unwrap_or_else(|error| panic!("{operation:?}: {error}"));
+        world.engine.fit(&wanted);
+        world.engine.plane.refuse_nothing();
+    }
+    world.sweep_after(10);
+    assert!(world.begins(own(5)) && !world.begins(own(6)));
+}

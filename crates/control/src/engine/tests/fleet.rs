@@ -38,7 +38,7 @@ fn at(vips: &str) -> String {
 
 fn begun(directory: &TempDir, document: Option<Document>, joined: bool) -> Begun {
     let cache = Cache { id: "1".into(), document, step: None };
-    Begun { cache, step: None, own: own(directory), joined, notes: Vec::new() }
+    Begun { cache, step: None, own: own(directory), joined, followed: true, notes: Vec::new() }
 }
 
 fn parsed(directory: &TempDir, shared: &str) -> Config {

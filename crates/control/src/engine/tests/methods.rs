@@ -428,7 +428,7 @@ pub(super) struct Cookied {
     flow: FlowKey,
     backend: BackendId,
     /// What the backend last sent, or `None` if the client has no timestamps.
-    stamp: Option<u32>,
+    pub(super) stamp: Option<u32>,
 }
 
 impl World {

@@ -105,8 +105,12 @@ impl Running {
                 };
             }
             6 | 7 => {
-                let fields = CARRIED.choose(rng).expect("some");
-                let mut wanted = config_with(&world.directory, 3, fields);
+                let mut fields = (*CARRIED.choose(rng).expect("some")).to_owned();
+                if some && !fields.contains("tracked") {
+                    // Nobody has as many.
+                    fields += "\nnew_flows = { source_connections = 1000 }";
+                }
+                let mut wanted = config_with(&world.directory, 3, &fields);
                 wanted.limits.pending_flows = rng.random_range(10_000..20_000);
                 let _ = world.engine.reload_as(wanted, false);
             }
@@ -127,6 +131,8 @@ impl Running {
                 let _ = world.engine.sample();
                 let _ = world.engine.explain(&flow(number, 1), None);
             }
+            // No table finds room in a row, until all stand side by side.
+            11 => world.engine.plane.bounds.piece = 100,
             _ => drop(self.look()),
         }
     }
@@ -219,7 +225,7 @@ fn whatever_is_refused_at_any_moment_is_made_up_for() {
             running.world.start(service, clients..clients + some);
             clients += some;
         }
-        let event = rng.random_range(0..12);
+        let event = rng.random_range(0..13);
         println!("{step}: event {event}");
         for _ in 0..rng.random_range(1..4) {
             let operation = *Operation::ALL.choose(&mut rng).expect("some");
@@ -269,6 +275,8 @@ fn whatever_is_refused_at_any_moment_is_made_up_for() {
         Operation::Trace,
         Operation::KeepTracing,
         Operation::EndTrace,
+        Operation::ReadHeld,
+        Operation::CorrectHeld,
     ] {
         assert!(running.world.engine.plane.asked(operation) > 0, "{operation:?}");
     }

@@ -1,6 +1,7 @@
 //! Reloads over a plane that is only memory. Whatever of a service changes that keeps its address,
 //! protocol and port, its connections go on, or the file is refused and nothing has changed.
 
+use super::methods::Cookied;
 use super::*;
 use crate::config::Affinity;
 use crate::config::Service;
@@ -188,6 +189,110 @@ fn from_every_method_to_every_other_it_is_carried_or_refused() {
             }
             assert_eq!(world.warnings(), Vec::<String>::new(), "{from} to {to}");
         }
+    }
+}
+
+/// A key of cookies goes and another comes under connections. What would leave their cookies without a key is refused,
+/// and changes nothing.
+#[test]
+fn keys_of_cookies_change_under_connections() {
+    let fields = |keys: [&str; 2], issue: u8| {
+        let keys = keys.map(|digit| digit.repeat(32));
+        format!(
+            "method = \"cheetah\"\nanswers = \"backend\"\ncookie_keys = {keys:?}\nissue_key = {issue}"
+        )
+    };
+    // Of those with timestamps, by their cookies alone.
+    fn by_cookies(world: &mut World, connections: &[Cookied]) {
+        world.engine.plane.memory.connections.clear();
+        world.cookies_lead_home(connections);
+    }
+    let mut world = World::with(1, &fields(["a", ""], 0));
+    let mut old = world.open(0..200);
+    old.retain(|one| one.stamp.is_some());
+    for (to, why) in [
+        (fields(["", "b"], 1), "cookie_keys: the one that issues goes"),
+        (fields(["b", ""], 0), "cookie_keys: the one that issues goes"),
+        ("method = \"cheetah\"\nanswers = \"backend\"".into(), "cannot change under connections"),
+    ] {
+        let wanted = world.wanted(1, &to);
+        let error = world.engine.reload_as(wanted, false).expect_err("it is refused").to_string();
+        assert!(error.contains(why), "{error}");
+        by_cookies(&mut world, &old);
+    }
+    let to = |world: &mut World, keys, issue| {
+        let wanted = world.wanted(1, &fields(keys, issue));
+        world.follow(&wanted).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(world.warnings(), Vec::<String>::new());
+    };
+    to(&mut world, ["a", "b"], 0);
+    world.drain("a", "b1").expect("fine");
+    by_cookies(&mut world, &old);
+    to(&mut world, ["a", "b"], 1);
+    let mut new = world.open(200..400);
+    new.retain(|one| one.stamp.is_some());
+    by_cookies(&mut world, &old);
+    by_cookies(&mut world, &new);
+    let mut world = world.restart();
+    by_cookies(&mut world, &old);
+    // In the place of a key that is read yet no other one comes, which would read its cookies.
+    let wanted = world.wanted(1, &fields(["c", "b"], 1));
+    let error = world.engine.reload_as(wanted, false).expect_err("it is refused").to_string();
+    assert!(error.contains("cookie_keys: another key would read"), "{error}");
+    by_cookies(&mut world, &old);
+    to(&mut world, ["", "b"], 1);
+    by_cookies(&mut world, &new);
+    to(&mut world, ["c", "b"], 1);
+    to(&mut world, ["c", "b"], 0);
+    by_cookies(&mut world, &new);
+}
+
+/// Keys in tables are drawn from those of the file and from where the service is. What would draw others of the same
+/// keys is refused; addresses that come and go behind the first one draw the same, also after a restart and in the
+/// next step of a rotation.
+#[test]
+fn keys_of_cookies_stay_where_their_service_does() {
+    let key = "a".repeat(32);
+    let turning = |other: &str| format!("cookie_keys = [{key:?}, {:?}]", other.repeat(32));
+    for given in [format!("cookie_key = {key:?}"), turning("")] {
+        let fields = format!("method = \"cheetah\"\nanswers = \"backend\"\n{given}");
+        let mut world = World::with(1, &fields);
+        let mut old = world.open(0..200);
+        old.retain(|one| one.stamp.is_some());
+        let by_cookies = |world: &mut World| {
+            world.engine.plane.memory.connections.clear();
+            world.cookies_lead_home(&old);
+        };
+        let at = |world: &World, fields: &str, vips: &[&str]| {
+            let mut wanted = world.wanted(1, fields);
+            let service = &mut wanted.services[0];
+            service.vips = vips.iter().map(|vip| vip.parse().expect("an address")).collect();
+            service.vip = service.vips[0].address;
+            wanted
+        };
+        let mut any_port = world.wanted(1, &fields);
+        any_port.services[0].port = None;
+        let first = at(&world, &fields, &["2001:db8::1", "10.0.0.1"]);
+        for wanted in [first, any_port] {
+            let error = world.engine.reload_as(wanted, false).expect_err("it is refused");
+            assert!(error.to_string().contains("vip: the keys of its cookies"), "{error}");
+            by_cookies(&mut world);
+        }
+        let behind = at(&world, &fields, &["10.0.0.1", "10.0.0.77"]);
+        world.follow(&behind).unwrap_or_else(|error| panic!("{error}"));
+        let swapped = at(&world, &fields, &["10.0.0.77", "10.0.0.1"]);
+        let error = world.engine.reload_as(swapped, false).expect_err("it is refused");
+        assert!(error.to_string().contains("keep the first address first"), "{error}");
+        let mut world = world.restart();
+        by_cookies(&mut world);
+        if given.starts_with("cookie_keys") {
+            let fields = fields.replace(&given, &turning("b"));
+            let next = at(&world, &fields, &["10.0.0.1"]);
+            world.follow(&next).unwrap_or_else(|error| panic!("{error}"));
+        }
+        world.drain("a", "b1").expect("fine");
+        by_cookies(&mut world);
+        assert_eq!(world.warnings(), Vec::<String>::new());
     }
 }
 

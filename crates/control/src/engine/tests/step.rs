@@ -1,6 +1,8 @@
 //! Balancers that change pools in step, with the store, agents, clients and backends played here: whatever comes
 //! in which order, packets of a connection go to its backend, by whichever balancer they come.
 
+mod cut;
+mod looks;
 mod named;
 
 use super::*;
@@ -11,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use tokio::sync::{mpsc, watch};
-use weir_fleet::{Ack, Ask, Cache, Document, Report, Sign, Stage, Step, cache_path, text};
+use weir_fleet::{Ack, Ask, Cache, Document, Mark, Report, Sign, Stage, Step, cache_path, text};
 use weir_rpc::Endpoints;
 use weir_rpc::message::{Connection, Kind};
 
@@ -24,10 +26,12 @@ const CLIENTS: u32 = 400;
 const RESIDUE: &str = "\"residue\"\nrows = 1024";
 const CONCURY: &str = "\"concury\"\ndcode_bits = 6";
 
-fn own(directory: &TempDir) -> String {
+/// `strict`: whoever is apart is not announced.
+fn own(directory: &TempDir, strict: bool) -> String {
+    let withdraw = if strict { "withdraw_after = \"5s\"\n" } else { "" };
     format!(
         "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = {:?}\n\n[store]\nkind = \"etcd\"\n\
-         endpoints = [\"http://127.0.0.1:1\"]\n\n[agents]\nlisten = \"127.0.0.1:4479\"\n\
+         endpoints = [\"http://127.0.0.1:1\"]\n{withdraw}\n[agents]\nlisten = \"127.0.0.1:4479\"\n\
          certificate = \"/none.pem\"\nkey = \"/none.key\"\nca = \"/none-ca.pem\"\nlearn = \"60s\"\n",
         directory.path().display().to_string()
     )
@@ -55,7 +59,12 @@ enum Item {
     Config(Box<Document>, i64),
     Ack(String, Ack),
     Sign(String, Box<Sign>),
-    Lead { leader: usize, term: u64 },
+    Lead {
+        leader: usize,
+        term: u64,
+    },
+    /// The lease of this balancer has run out.
+    Gone(String),
 }
 
 /// What an agent says to a balancer, in its order.
@@ -88,6 +97,9 @@ struct Member {
     sessions: BTreeMap<u8, Session>,
     /// What was left to say in sessions that were lost, and how often their agents do not call again yet.
     cut: BTreeMap<u8, (Session, u32)>,
+    /// The store does not answer it, and what it has said last of a step.
+    apart: bool,
+    said: Option<Ack>,
     /// Tables that it asks the others for.
     wishes: mpsc::UnboundedReceiver<Wish>,
 }
@@ -100,6 +112,9 @@ enum Phase {
 
 struct Fleet {
     method: &'static str,
+    strict: bool,
+    /// Somebody was cut off from the store, or is.
+    was_cut: bool,
     runtime: tokio::runtime::Runtime,
     rng: StdRng,
     members: Vec<Member>,
@@ -127,12 +142,21 @@ struct Fleet {
     off: std::collections::BTreeSet<u8>,
     /// How often each has been off.
     born: BTreeMap<u8, u8>,
+    /// What all have done in steps.
+    trace: Vec<Mark>,
+    /// Who makes other rows than the leader does, as far as it can tell.
+    differs: Option<usize>,
     /// A client whose doings are printed.
     watched: Option<u32>,
     done: u64,
     given_up: u64,
     held_back: u64,
     told_again: u64,
+}
+
+/// A lease that does not run out.
+fn far() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_secs(3600)
 }
 
 fn name(member: usize) -> String {
@@ -145,22 +169,24 @@ fn connection(endpoint: u32, client: u32) -> Connection {
     Connection { endpoint, client: IpAddr::from(address), client_port: flow.src_port, port: None }
 }
 
-fn parsed(directory: &TempDir, shared: &str) -> Config {
-    Config::parse(&text::join(&own(directory), shared), "weir.toml").expect("it can be used")
+fn parsed(directory: &TempDir, shared: &str, strict: bool) -> Config {
+    let text = text::join(&own(directory, strict), shared);
+    Config::parse(&text, "weir.toml").expect("it can be used")
 }
 
 impl Fleet {
-    fn new(seed: u64, method: &'static str) -> Self {
+    fn new(seed: u64, method: &'static str, strict: bool) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let pool: BTreeMap<u8, u32> = (1..=3).map(|n| (n, 1)).collect();
         let directory = tempfile::tempdir().expect("a temporary directory");
         // Keys as the first balancer would draw them.
-        let config = parsed(&directory, &shared(method, &pool));
+        let config = parsed(&directory, &shared(method, &pool), strict);
         let begun = Begun {
             cache: Cache { id: "0".into(), document: None, step: None },
             step: None,
-            own: own(&directory),
+            own: own(&directory, strict),
             joined: false,
+            followed: true,
             notes: Vec::new(),
         };
         let found = Found { fleet: Some(begun), ..Found::default() };
@@ -169,6 +195,8 @@ impl Fleet {
         let document = Document::new(1, shared(method, &pool), keys);
         let mut fleet = Self {
             method,
+            strict,
+            was_cut: false,
             runtime,
             rng: StdRng::seed_from_u64(seed),
             members: Vec::new(),
@@ -189,6 +217,8 @@ impl Fleet {
             dead: std::collections::BTreeSet::new(),
             off: std::collections::BTreeSet::new(),
             born: BTreeMap::new(),
+            trace: Vec::new(),
+            differs: None,
             watched: std::env::var("WEIR_CLIENT").ok().and_then(|client| client.parse().ok()),
             done: 0,
             given_up: 0,
@@ -211,10 +241,11 @@ impl Fleet {
         cache.id = at.to_string();
         cache.document.get_or_insert_with(|| self.document.clone());
         let document = cache.document.as_ref().expect("it is there");
-        let config = parsed(&directory, &document.text);
-        std::fs::write(&file, own(&directory)).expect("a file");
-        let (step, own, notes) = (self.step.clone(), own(&directory), Vec::new());
-        let fleet = Some(Begun { cache, step, own, joined: true, notes });
+        let config = parsed(&directory, &document.text, self.strict);
+        let own = own(&directory, self.strict);
+        std::fs::write(&file, &own).expect("a file");
+        let (step, notes) = (self.step.clone(), Vec::new());
+        let fleet = Some(Begun { cache, step, own, joined: true, followed: true, notes });
         let engine = over(plane, Found { fleet, resumed, ..Found::default() }, &config);
         let mut engine = engine.unwrap_or_else(|error| panic!("{error}"));
         let (asks, asked) = mpsc::channel(256);
@@ -229,6 +260,7 @@ impl Fleet {
         report.send_modify(|report| {
             report.reachable = true;
             report.change = self.document.change;
+            report.lease_until = Some(far());
             (report.acks, report.balancers) = (self.acks.clone(), self.signs.clone());
         });
         let mut items = VecDeque::new();
@@ -236,8 +268,21 @@ impl Fleet {
         items.extend(self.step.clone().map(|step| Item::Step(step, self.step_at)));
         items.push_back(Item::Config(Box::new(self.document.clone()), self.document_at));
         let (engine, sessions, cut) = (Some(engine), BTreeMap::new(), BTreeMap::new());
-        let (asks, sign) = (asked, signed);
-        Member { engine, directory, asks, sign, report, commands, items, sessions, cut, wishes }
+        let (asks, sign, apart, said) = (asked, signed, false, None);
+        Member {
+            engine,
+            directory,
+            asks,
+            sign,
+            report,
+            commands,
+            items,
+            sessions,
+            cut,
+            apart,
+            said,
+            wishes,
+        }
     }
 
     fn engine(&mut self, at: usize) -> &mut Engine<Soft> {
@@ -257,8 +302,9 @@ impl Fleet {
         engine.drain_reports().expect("nothing is refused");
         engine.go_on_settled();
         engine.upkeep(&mut Timers::new());
-        engine.tell_fleet();
+        engine.look_at_fleet();
         drop(guard);
+        self.note_marks(at);
         self.settle();
         self.answer(at);
         self.settle();
@@ -296,11 +342,16 @@ impl Fleet {
         while let Ok(ask) = self.members[at].asks.try_recv() {
             match ask {
                 Ask::Ack(ack) => {
+                    self.members[at].said = Some(ack.clone());
+                    if self.members[at].apart {
+                        continue;
+                    }
                     self.acks.insert(name(at), ack.clone());
                     self.tell(&Item::Ack(name(at), ack));
                 }
                 Ask::Step { step, expected, document_at, then } => {
                     let is_so = self.leader == at
+                        && !self.members[at].apart
                         && expected == self.step_at
                         && (step.stage != Stage::Prepare || document_at == self.document_at);
                     if is_so {
@@ -322,7 +373,7 @@ impl Fleet {
                 _ => panic!("nobody asks for it"),
             }
         }
-        if self.members[at].sign.has_changed().unwrap_or(false) {
+        if !self.members[at].apart && self.members[at].sign.has_changed().unwrap_or(false) {
             let sign = self.members[at].sign.borrow_and_update().clone();
             self.signs.insert(name(at), sign.clone());
             self.tell(&Item::Sign(name(at), Box::new(sign)));
@@ -331,9 +382,14 @@ impl Fleet {
 
     /// A balancer hears the next that the store tells it.
     fn hear(&mut self, at: usize) {
-        let Some(item) = self.members[at].items.pop_front() else { return };
         let member = &mut self.members[at];
+        let Some(item) = member.items.pop_front().filter(|_| !member.apart) else { return };
         let news = match item {
+            Item::Step(mut step, revision) if self.differs == Some(at) => {
+                let rows = step.rows.values_mut().chain(step.next_rows.values_mut());
+                rows.for_each(|digest| *digest = "another".into());
+                FleetNews::Step(Some(Box::new(step)), revision)
+            }
             Item::Step(step, revision) => FleetNews::Step(Some(Box::new(step)), revision),
             Item::Config(document, revision) => {
                 member.report.send_modify(|report| report.change = document.change);
@@ -347,10 +403,15 @@ impl Fleet {
                 member.report.send_modify(|report| drop(report.balancers.insert(name, *sign)));
                 FleetNews::Others
             }
+            Item::Gone(name) => {
+                member.report.send_modify(|report| {
+                    drop((report.acks.remove(&name), report.balancers.remove(&name)));
+                });
+                FleetNews::Others
+            }
             Item::Lead { leader, term } => {
-                let far = tokio::time::Instant::now() + Duration::from_secs(3600);
                 // A lease that has run out is no lead, whoever has heard of what.
-                let until = (leader == at && self.leader == at).then_some(far);
+                let until = (leader == at && self.leader == at).then_some(far());
                 member.report.send_modify(|report| {
                     let seat = weir_fleet::Leader { term, ..weir_fleet::Leader::default() };
                     report.leader = Some(seat);
@@ -359,17 +420,20 @@ impl Fleet {
                 FleetNews::Others
             }
         };
-        let _guard = self.runtime.enter();
+        let guard = self.runtime.enter();
         member.engine.as_mut().expect("it runs").fleet_news(news);
+        drop(guard);
+        self.note_marks(at);
     }
 
     /// Another balancer leads. The lease of the one before has run out.
     fn change_leader(&mut self) {
         let before = self.leader;
+        let here = (0..BALANCERS).filter(|at| !self.members[*at].apart).collect::<Vec<_>>();
         self.members[before].report.send_modify(|report| {
             *report = std::mem::take(report).leading(None);
         });
-        self.leader = self.rng.random_range(0..BALANCERS);
+        self.leader = *here.choose(&mut self.rng).expect("not all are apart");
         self.term += 1;
         let (leader, term) = (self.leader, self.term);
         self.tell(&Item::Lead { leader, term });
@@ -378,7 +442,7 @@ impl Fleet {
     /// The operator changes a weight, drains, adds or removes.
     fn change_pool(&mut self) {
         // Whoever proposes it has followed all before.
-        let by = (0..BALANCERS).find(|at| {
+        let by = (0..BALANCERS).filter(|at| !self.members[*at].apart).find(|at| {
             let fleet = self.members[*at].engine.as_ref().expect("it runs").fleet.as_ref();
             fleet.expect("it is of one").change() == self.document.change
         });
@@ -409,7 +473,7 @@ impl Fleet {
     /// A balancer is given the pool as it is to be.
     fn propose(&mut self, by: usize) {
         let text = shared(self.method, &self.pool);
-        let config = parsed(&self.members[by].directory, &text);
+        let config = parsed(&self.members[by].directory, &text, self.strict);
         let keys = self.engine(by).keys_for(&config).expect("there is room");
         self.document = Document::new(self.document.change + 1, text, keys);
         self.document_at = self.revision + 1;
@@ -458,7 +522,7 @@ impl Fleet {
         for at in (0..BALANCERS).filter(|_| off) {
             self.members[at].cut.remove(&n);
             if let Some(session) = self.members[at].sessions.remove(&n) {
-                self.engine(at).handle(Command::AgentGone(Some(session.number)));
+                self.engine(at).handle(Command::AgentGone(session.number));
             }
         }
     }
@@ -504,7 +568,7 @@ impl Fleet {
                 Order::Collect(number) => {
                     session.words.push_back(Word::Collected(number, of(Phase::HalfOpen)));
                 }
-                Order::Balancers(_) => {}
+                Order::Balancers(_) | Order::Serving(_) | Order::QuicLb(_) => {}
             }
         }
         let endpoint = session.endpoints.endpoint.first().map(|endpoint| endpoint.id);
@@ -596,7 +660,7 @@ impl Fleet {
         let number = session.number;
         let waits = self.rng.random_range(0..3);
         self.members[at].cut.insert(n, (session, waits));
-        self.engine(at).handle(Command::AgentGone(Some(number)));
+        self.engine(at).handle(Command::AgentGone(number));
         self.watched.into_iter().for_each(|client| {
             self.note(client, &|| format!("lb{at} has lost the agent of b{n}"));
         });
@@ -624,7 +688,9 @@ impl Fleet {
     /// Whether routers lead packets to it.
     fn serves(&self, at: usize) -> bool {
         let engine = self.members[at].engine.as_ref().expect("it runs");
-        !engine.is_learning() && engine.services["a"].builder.published().is_some()
+        !engine.is_learning()
+            && !engine.is_apart()
+            && engine.services["a"].builder.published().is_some()
     }
 
     /// A packet by one of the balancers: to which backend it goes.
@@ -745,89 +811,6 @@ impl Fleet {
         said.is_some_and(|pool| down(pool)) && !known.is_some_and(|pool| down(pool))
     }
 
-    /// What every balancer makes of a connection.
-    fn looks(&self, client: u32) -> String {
-        let key = StateKey::of_flow(&flow(0, client));
-        let each = self.members.iter().map(|member| {
-            let engine = member.engine.as_ref().expect("it runs");
-            let service = &engine.services["a"];
-            let name = |id| service.name_of(id);
-            let known = service.known(&key).map(|known| (name(known.backend), known.phase));
-            let to = service.pool.iter().find(|one| service.builder.agrees(&key, one.id));
-            let table = (to.map(|one| one.wanted.name.clone()), service.builder.on_reserved(&key));
-            let agreed: Vec<_> = service
-                .agreed
-                .iter()
-                .flatten()
-                .map(|s| (s.name.clone(), s.weight, s.drains, s.down))
-                .collect();
-            let words = member.sessions.iter().map(|(n, session)| (n, session.words.len()));
-            let state = weir_steering::ServiceState { service: service.number, key };
-            let pending = weir_plane::Plane::pending_backend(&engine.plane, &state);
-            let pending = pending.expect("it can be read").map(name);
-            format!(
-                "knows {known:?}, leads to {table:?}, pending {pending:?}, claim {:?}, begun {:?}, \
-                 generation {}, {agreed:?}, words {:?}, cut {:?}",
-                service.claims.get(&key).map(|at| name(*at)),
-                service.young.get(&key).map(|begun| name(begun.backend)),
-                service.generation,
-                words.collect::<Vec<_>>(),
-                member.cut.keys().collect::<Vec<_>>()
-            )
-        });
-        format!("{}\ndead {:?}\n{}", each.collect::<Vec<_>>().join("\n"), self.dead, self.stands())
-    }
-
-    /// Where everybody is, in words.
-    fn stands(&self) -> String {
-        let members = self.members.iter().map(|member| {
-            let engine = member.engine.as_ref().expect("it runs");
-            let waits = (engine.is_learning(), engine.settles(), member.items.len());
-            format!("{waits:?} {:?} {:?}", engine.fleet_warnings(), engine.step_status())
-        });
-        let members: Vec<String> = members.collect();
-        let (done, given_up) = (self.done, self.given_up);
-        format!(
-            "{done} steps, {given_up} given up, leader {}, {:?}, {members:?}",
-            self.leader, self.step
-        )
-    }
-
-    /// Nothing is left to do.
-    fn is_quiet(&self) -> bool {
-        let over = self.step.as_ref().is_some_and(|step| {
-            let pool = step.pools.get("a").map_or(&[][..], Vec::as_slice);
-            let agreed = |(n, weight): (&u8, &u32)| {
-                let share = pool.iter().find(|share| share.name == format!("b{n}"));
-                // Who is down and drains counts as down.
-                share.is_some_and(|share| {
-                    share.down || share.drains == (*weight == 0) && share.weight == (*weight).max(1)
-                })
-            };
-            step.stage == Stage::Done
-                && pool.len() == self.pool.len()
-                && self.pool.iter().all(agreed)
-        });
-        over && self.members.iter().all(|member| {
-            let engine = member.engine.as_ref().expect("it runs");
-            let alone = engine.services.values().any(|service| !service.dead_here.is_empty());
-            let words = member.sessions.values().all(|session| session.words.is_empty());
-            // Whoever was late to hear that a step is done lets flows start a moment later.
-            let starts = engine.services.get("a").is_some_and(|service| {
-                let table = engine.plane.tables.get(&service.number);
-                table.is_some_and(|table| {
-                    let flags = table.header().flags();
-                    !flags.has(Flags::FROZEN) && !flags.has(Flags::PENDING)
-                })
-            });
-            member.items.is_empty()
-                && words
-                && starts
-                && !alone
-                && member.sessions.len() + self.off.len() == usize::from(BACKENDS)
-        })
-    }
-
     /// Everybody does what there is to do, until there is nothing.
     fn rest(&mut self) {
         let begun = Instant::now();
@@ -848,38 +831,10 @@ impl Fleet {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-
-    /// The tables of all balancers lead new flows alike.
-    fn agree(&self) {
-        let lend = self.method == CONCURY;
-        let say = |sign: &Sign| sign.tables.as_deref() == Some("127.0.0.1:4479");
-        assert!(self.signs.len() == BALANCERS && self.signs.values().all(|sign| say(sign) == lend));
-        let digests = self.members.iter().map(|member| {
-            let engine = member.engine.as_ref().expect("it runs");
-            let service = &engine.services["a"];
-            let table = || {
-                format!(
-                    "a table: {:?}, {:?}, {:?}",
-                    self.step,
-                    service.agreed,
-                    engine.fleet_warnings()
-                )
-            };
-            let image = service.builder.published().unwrap_or_else(|| panic!("{}", table()));
-            let flags = engine.plane.tables[&service.number].header().flags();
-            assert!(
-                !flags.has(Flags::FROZEN) && !flags.has(Flags::PENDING),
-                "flows start: {flags:?}"
-            );
-            crate::engine::fleet::digest_of(service, image)
-        });
-        let digests: Vec<String> = digests.collect();
-        assert!(digests.iter().all(|one| *one == digests[0]), "{digests:?}");
-    }
 }
 
-fn history(seed: u64, method: &'static str, restarts: bool) {
-    let mut fleet = Fleet::new(seed, method);
+fn history(seed: u64, method: &'static str, restarts: bool, strict: bool) {
+    let mut fleet = Fleet::new(seed, method, strict);
     fleet.rest();
     fleet.agree();
     let begun = Instant::now();
@@ -897,7 +852,9 @@ fn history(seed: u64, method: &'static str, restarts: bool) {
             700..850 => fleet.hear(at),
             850..995 => fleet.turn(at),
             995..997 => fleet.change_pool(),
+            // What a balancer that is cut off does with who dies then is its own (docs/fleet.md, In step).
             997 => match fleet.rng.random_bool(0.05) {
+                true if fleet.who_is_cut().is_some() => {}
                 true => fleet.change_dead(),
                 false => {
                     let n = fleet.rng.random_range(1..=BACKENDS);
@@ -905,29 +862,38 @@ fn history(seed: u64, method: &'static str, restarts: bool) {
                 }
             },
             998 => match fleet.rng.random_range(0..100) {
-                0..10 => fleet.change_leader(),
+                // Who cannot be reached leads until its lease has run out.
+                0..10 if !fleet.members[fleet.leader].apart => fleet.change_leader(),
+                0..10 => {}
                 10..12 => {
                     let n = fleet.rng.random_range(1..=BACKENDS);
                     fleet.lose_agent(at, n);
                 }
+                12..24 => fleet.change_cut(),
                 _ => {}
             },
             _ => {
-                if restarts && fleet.rng.random_bool(0.05) {
+                let cut = fleet.who_is_cut() == Some(at);
+                if restarts && !cut && fleet.rng.random_bool(0.05) {
                     fleet.restart(at);
                 }
             }
         }
+    }
+    if let Some(at) = fleet.who_is_cut() {
+        fleet.rejoin(at);
     }
     fleet.rest();
     fleet.agree();
     for _ in 0..2_000 {
         fleet.client();
     }
+    let replayed = fleet.replay();
     println!(
-        "seed {seed}: {actions} actions, {} steps, {} given up, {} SYNs held back, {} seen again",
+        "seed {seed}: {actions} actions, {} steps, {} given up, {} SYNs held back, {} seen again, {replayed:?}",
         fleet.done, fleet.given_up, fleet.held_back, fleet.told_again
     );
+    assert!(replayed.made > 0 && replayed.followed >= replayed.made);
     assert!(fleet.held_back > 0 || fleet.told_again > 0, "it has gone through steps");
 }
 
@@ -938,11 +904,16 @@ fn seeds() -> Vec<u64> {
     }
 }
 
+/// Every other fleet is one whose balancers withdraw what they announce when they are apart.
+fn strict(seed: u64) -> bool {
+    seed % 2 == 1
+}
+
 #[test]
 fn whatever_order_things_come_in_connections_stay() {
     for seed in seeds() {
         println!("WEIR_SEED={seed}");
-        history(seed, RESIDUE, false);
+        history(seed, RESIDUE, false, strict(seed));
     }
 }
 
@@ -950,7 +921,7 @@ fn whatever_order_things_come_in_connections_stay() {
 fn connections_stay_where_all_follow_one_table() {
     for seed in seeds() {
         println!("WEIR_SEED={seed}");
-        history(seed, CONCURY, false);
+        history(seed, CONCURY, false, strict(seed));
     }
 }
 
@@ -958,7 +929,7 @@ fn connections_stay_where_all_follow_one_table() {
 fn whoever_has_the_table_may_be_killed_in_any_stage() {
     for seed in seeds() {
         println!("WEIR_SEED={seed}");
-        history(seed, CONCURY, true);
+        history(seed, CONCURY, true, strict(seed));
     }
 }
 
@@ -966,6 +937,6 @@ fn whoever_has_the_table_may_be_killed_in_any_stage() {
 fn control_planes_may_be_killed_in_any_stage() {
     for seed in seeds() {
         println!("WEIR_SEED={seed}");
-        history(seed, RESIDUE, true);
+        history(seed, RESIDUE, true, strict(seed));
     }
 }

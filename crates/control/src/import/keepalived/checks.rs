@@ -103,7 +103,7 @@ fn http(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft
             "path" => drop(fields.insert("path", quoted(one.word(1)))),
             "virtualhost" => host = Some(one.word(1).to_owned()),
             "status_code" => {
-                let codes: Vec<String> = one.words[1..].iter().map(|code| quoted(code)).collect();
+                let codes: Vec<String> = one.values().iter().map(|code| quoted(code)).collect();
                 fields.insert("status", format!("[{}]", codes.join(", ")));
             }
             "digest" => {
@@ -139,7 +139,7 @@ fn dns(item: &Item, fields: &mut Fields, draft: &mut Draft) {
 fn udp(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
     let mut is_answered = false;
     let hex = |one: &Item| {
-        let text = one.words[1..].concat();
+        let text = one.values().concat();
         let whole = text.len().is_multiple_of(2) && text.chars().all(|c| c.is_ascii_hexdigit());
         (whole && !text.is_empty()).then(|| text.to_ascii_lowercase())
     };
@@ -184,7 +184,7 @@ fn script(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
         match one.word(0) {
             // In quotation marks the arguments are part of it.
             "misc_path" => {
-                command = one.words[1..].join(" ").split_whitespace().map(quoted).collect()
+                command = one.values().join(" ").split_whitespace().map(quoted).collect()
             }
             "user" => {
                 fields.insert("user", quoted(one.word(1)));

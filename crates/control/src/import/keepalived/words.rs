@@ -23,6 +23,11 @@ impl Item {
         self.word(0) == name
     }
 
+    /// The words after the first.
+    pub fn values(&self) -> &[String] {
+        self.words.get(1..).unwrap_or_default()
+    }
+
     /// The word after another.
     pub fn after(&self, name: &str) -> Option<&str> {
         let at = self.words.iter().position(|word| word == name)?;
@@ -67,7 +72,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Item>, ImportError> {
                     // The brace may stand on the line after.
                     let before = open.last_mut().and_then(|block| block.items.pop());
                     let item = if own.words.is_empty() {
-                        before.unwrap_or(own)
+                        before.unwrap_or(Item { line: number, ..own })
                     } else {
                         if let (Some(before), Some(block)) = (before, open.last_mut()) {
                             block.items.push(before);

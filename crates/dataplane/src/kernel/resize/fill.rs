@@ -130,6 +130,8 @@ fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
         new.vips.insert(&at, Leads { table: number, ..leads })?;
         if numbers.insert(service, number).is_none() {
             new.tables.published(number);
+            let bytes = new.tables.bytes_of(service);
+            new.tables.moved[1].add(bytes);
         }
     }
     Ok(())
@@ -207,6 +209,20 @@ fn holds_all(old: &MapHandle, (limit, wanted): (&'static str, u32)) -> Result<()
     }
     let used = format!("{used} flows are in the table, and processors keep {free} entries free");
     Err(Error::TooSmall { limit, wanted, used })
+}
+
+/// How many entries such a map is to have, if `wanted` would do but for what processors keep free, and it is larger by
+/// no more than that: so many as it has.
+pub(super) fn with_spare_kept(map: &MapHandle, wanted: u32) -> u32 {
+    let now = map.max_entries();
+    let spare = libbpf_rs::num_possible_cpus().map_or(0, |cpus| KEPT_FREE * cpus as u32);
+    if wanted >= now || now - wanted > spare {
+        return wanted;
+    }
+    let mut used = 0u32;
+    let counted = entries::all(map, |_, _| used += 1);
+    let tight = used > 0 && used <= wanted && used.saturating_add(spare) > wanted;
+    if counted.is_ok() && tight { now } else { wanted }
 }
 
 /// All entries but those that are there already: packets note them in both.

@@ -43,9 +43,9 @@ use weir_plane::Limits;
 use weir_steering::{ELEMENT_BYTES, SEEN_WAYS};
 
 /// Directory of maps that are being made.
-const NEXT: &str = "next";
+pub(super) const NEXT: &str = "next";
 /// Directory of maps that have taken the place of those of the same names beside it.
-const TAKEN: &str = "taken";
+pub(super) const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
 const TOGETHER: [&[&str]; 4] = [
@@ -231,6 +231,11 @@ impl KernelPlane {
         if self.mapping_rules().is_some() {
             limits.mappings = (self.sizes.mappings / 2).max(1);
         }
+        // What flows of another layout were carried into may be larger by what processors keep free: as long as they
+        // need that, it keeps nothing else from its change.
+        let (connections, answers) = (&self.maps.connections, &self.maps.answers);
+        limits.tracked_flows = fill::with_spare_kept(connections, limits.tracked_flows);
+        limits.answered_flows = fill::with_spare_kept(answers, limits.answered_flows);
         limits
     }
 
@@ -260,6 +265,10 @@ impl KernelPlane {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
                 plane.held_count = self.held_count;
+                for (to, from) in plane.tables.moved.iter_mut().zip(self.tables.moved) {
+                    to.tables += from.tables;
+                    to.bytes += from.bytes;
+                }
                 let fronted = self.front.is_some();
                 *self = plane;
                 // Without it all packets are decided by the program, which the control plane says; the next
@@ -350,7 +359,7 @@ fn copy(map: &MapHandle) -> Result<MapHandle, Error> {
 /// The maps that have to be made anew.
 fn changed(object: &[u8], directory: &Path, limits: &Limits) -> Result<Vec<String>, Error> {
     let place = |name: &str| Some(directory.join(name));
-    let differ = Loading { object, place: &place, twins: None }.differing(limits)?;
+    let differ = Loading::of(object, &place).differing(limits)?;
     let differs = |name: &&str| differ.iter().any(|one| one == name);
     let groups = TOGETHER.into_iter().filter(|group| group.iter().any(&differs));
     let alone = ALONE.into_iter().filter(differs);
@@ -407,7 +416,7 @@ impl Making {
         let Self { moving, asked, possible } = self;
         let next = Next::create(moving.directory.join(NEXT))?;
         let place = |name: &str| Some(moving.new_pin(name));
-        let loading = Loading { object: &moving.object, place: &place, twins: None };
+        let loading = Loading::of(&moving.object, &place);
         let (loaded, sizes) = loading.load(&possible)?;
         let programs = match TWINS.iter().any(|name| moving.has(name)) {
             true => Some(moving.twins(&possible)?),
@@ -503,7 +512,7 @@ impl Moving {
     /// The programs that note flows in both: one that reads the old memory, one that reads the new.
     fn twins(&self, limits: &Limits) -> Result<(Program, Program), Error> {
         let load = |place: &dyn Fn(&str) -> Option<PathBuf>, twins: &dyn Fn(&str) -> PathBuf| {
-            let loading = Loading { object: &self.object, place, twins: Some(twins) };
+            let loading = Loading { twins: Some(twins), ..Loading::of(&self.object, place) };
             let (loaded, _) = loading.load(limits)?;
             Program::of(&loaded)
         };

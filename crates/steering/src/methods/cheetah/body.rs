@@ -4,14 +4,15 @@
 //! elements ..    the backend of each number, 16 bits; NO_BACKEND where the service has none
 //! elements ..    the numbers of those that take new connections, 16 bits each, in the order of their
 //!                backends, as often as their weights
+//! one element    the two keys that numbers are hidden under, where a cookie says under which
 //! ```
 //! Numbers, so that the cookie of a first packet takes no search.
 
 use super::config::{MOST_PARTITIONS, MOST_TIER_BITS, StatefulMethod, StatelessMethod};
 use super::layout::FIELD_BITS;
 use super::{
-    ConnTable, ConnTableConfig, ConnTableError, Forged, Layout, ServiceServers, Stateful,
-    Stateless, Table as Cookies,
+    COOKIE_KEYS, ConnTable, ConnTableConfig, ConnTableError, CookieKeys, Forged, Layout,
+    ServiceServers, Stateful, Stateless, Table as Cookies,
 };
 use crate::decide::{Decide, Decision, Question};
 use crate::memory::Memory;
@@ -31,9 +32,20 @@ pub const OPENING_SECONDS: u32 = 65;
 pub const LINGER_SECONDS: u32 = 60;
 
 /// Elements of a table with all numbers that cookies can hide, and the longest list of those that take new
-/// connections: shares are rounded, each by half an entry at most.
+/// connections: shares are rounded, each by half an entry at most; and the keys that may change.
 pub(super) const MOST_ELEMENTS: usize =
-    (1usize << 16).div_ceil(SLOTS_PER_ELEMENT) + (2 * MOST_LISTED).div_ceil(SLOTS_PER_ELEMENT);
+    (1usize << 16).div_ceil(SLOTS_PER_ELEMENT) + (2 * MOST_LISTED).div_ceil(SLOTS_PER_ELEMENT) + 1;
+
+/// In the header's `segment_bits`: the table has keys that cookies tell apart. Its numbers are counted in `chunks_b`
+/// then and `slots` is 0, so that who knows nothing of keys finds no number, and asks apart.
+pub const KEYED: u8 = 1 << 6;
+/// In the same: the second key issues.
+pub const SECOND: u8 = 1 << 7;
+/// The other bits.
+const OTHERS_BITS: u8 = 15;
+/// Bytes that the keys take, of an element.
+const KEY_BYTES: usize = COOKIE_KEYS * size_of::<HashKey>();
+const _: () = assert!(KEY_BYTES <= ELEMENT_BYTES);
 
 /// The size of a table of connections; nothing for a form without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,6 +80,15 @@ pub trait Form: Copy + PartialEq + Eq + std::fmt::Debug {
     /// What the table's flags say of its scheduler.
     fn scheduling(&self) -> Flags {
         Flags::default()
+    }
+    /// The keys that cookies tell apart, if there are such.
+    fn keys(&self) -> Option<CookieKeys> {
+        None
+    }
+    /// The same with these keys, if it is of a form that can have them.
+    #[must_use]
+    fn keyed(self, _: Option<CookieKeys>) -> Self {
+        self
     }
     /// Bits of the cookie that are the other tier's: 0 if there is none.
     fn others_bits(&self) -> u32;
@@ -106,6 +127,14 @@ impl Form for Stateless {
 
     fn scheduling(&self) -> Flags {
         Self::scheduling(self)
+    }
+
+    fn keys(&self) -> Option<CookieKeys> {
+        Self::keys(self)
+    }
+
+    fn keyed(self, keys: Option<CookieKeys>) -> Self {
+        self.with_keys(keys)
     }
 
     fn others_bits(&self) -> u32 {
@@ -222,6 +251,14 @@ impl<K: Key> Decide<K> for Cookies<Partitioned> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body<S>(pub Cookies<S>);
 
+/// Numbers of servers of a table with this header, and whether it has keys.
+fn numbers_in(raw: &RawHeader, partitioned: bool) -> (u32, bool) {
+    match !partitioned && raw.segment_bits & KEYED != 0 {
+        true => (raw.chunks_b, true),
+        false => (raw.slots, false),
+    }
+}
+
 impl<S> Body<S> {
     fn elements_by_part(&self) -> (usize, usize) {
         let (numbers, serving) = (self.0.servers.backends(), self.0.servers.serving());
@@ -235,7 +272,7 @@ impl<S: Form> table::Body for Body<S> {
 
     fn elements(&self) -> usize {
         let (numbers, serving) = self.elements_by_part();
-        numbers + serving
+        numbers + serving + usize::from(self.0.method.keys().is_some())
     }
 
     fn fill(&self, raw: &mut RawHeader) {
@@ -247,6 +284,10 @@ impl<S: Form> table::Body for Body<S> {
         raw.bits = self.0.method.layout().version_bits() as u8;
         raw.codec = self.0.method.forged() as u8;
         raw.segment_bits = self.0.method.others_bits() as u8;
+        if let Some(keys) = self.0.method.keys() {
+            (raw.slots, raw.chunks_b) = (0, raw.slots);
+            raw.segment_bits |= if keys.issue() == 0 { KEYED } else { KEYED | SECOND };
+        }
         let Slots { partitions, idle_seconds } = self.0.method.slots();
         // What packets read is on one line of the header: the partitions, of which the plane puts the
         // first into `chunks_b`; or, for turns, how far apart two of them are in the list, which stands
@@ -266,31 +307,46 @@ impl<S: Form> table::Body for Body<S> {
     }
 
     fn write(&self, elements: &mut [u8]) {
-        let (numbers, serving) = elements.split_at_mut(self.elements_by_part().0 * ELEMENT_BYTES);
+        let (numbers, serving) = self.elements_by_part();
+        let (numbers, rest) = elements.split_at_mut(numbers * ELEMENT_BYTES);
+        let (serving, keys) = rest.split_at_mut(serving * ELEMENT_BYTES);
         write_slots(self.0.servers.backends(), numbers);
         write_slots(&self.0.servers.serving_numbers(), serving);
+        if let Some(given) = self.0.method.keys() {
+            keys[..KEY_BYTES].copy_from_slice(&given.to_bytes());
+        }
     }
 
     fn each_part(&self, digest: &mut dyn FnMut(&[u8])) {
         digest_slots(self.0.servers.backends(), digest);
         digest_slots(&self.0.servers.serving_numbers(), digest);
+        if let Some(keys) = self.0.method.keys() {
+            digest(&keys.to_bytes());
+        }
     }
 
     fn elements_of(raw: &RawHeader) -> Result<usize, ImageError> {
         let serving = slot_elements(raw.per_chunk as usize);
-        let right = raw.slots <= 1 << 16
+        let (count, keyed) = numbers_in(raw, S::PARTITIONED);
+        let right = count <= 1 << 16
             && (S::PARTITIONED || raw.chunks_a as usize == serving)
             && raw.codec <= Forged::Refuse as u8
-            && S::shared(raw.segment_bits.into()).is_some()
+            && S::shared((raw.segment_bits & OTHERS_BITS).into()).is_some()
+            && (keyed || raw.segment_bits <= OTHERS_BITS)
             && (!S::PARTITIONED || (1..=MOST_PARTITIONS).contains(&raw.fallback.into()));
-        let numbers = slot_elements(raw.slots as usize).max(1);
-        if right { Ok(numbers + serving) } else { Err(ImageError::Shape) }
+        let numbers = slot_elements(count as usize).max(1);
+        if right { Ok(numbers + serving + usize::from(keyed)) } else { Err(ImageError::Shape) }
     }
 
     fn read(raw: &RawHeader, elements: Vec<u8>) -> Result<Self, ImageError> {
-        let numbers = slot_elements(raw.slots as usize).max(1);
-        let (numbers, serving) = elements.split_at(numbers * ELEMENT_BYTES);
-        let numbers = read_slots(raw.slots as usize, numbers);
+        let (count, keyed) = numbers_in(raw, S::PARTITIONED);
+        let numbers = slot_elements(count as usize).max(1);
+        let (numbers, rest) = elements.split_at(numbers * ELEMENT_BYTES);
+        let (serving, keys) = rest.split_at(slot_elements(raw.per_chunk as usize) * ELEMENT_BYTES);
+        let issue = usize::from(raw.segment_bits & SECOND != 0);
+        let keys = keyed.then(|| CookieKeys::from_bytes(keys, issue).ok_or(ImageError::Shape));
+        let keys = keys.transpose()?;
+        let numbers = read_slots(count as usize, numbers);
         let backend = |number: u16| numbers.get(usize::from(number)).copied();
         let serving = read_slots(raw.per_chunk as usize, serving).into_iter().map(backend);
         let serving: Option<Vec<u16>> = serving.collect();
@@ -298,8 +354,9 @@ impl<S: Form> table::Body for Body<S> {
         let forged = if raw.codec == 0 { Forged::Schedule } else { Forged::Refuse };
         let partitions = if S::PARTITIONED { raw.fallback.into() } else { 0 };
         let slots = Slots { partitions, idle_seconds: raw.segments };
-        let layout = S::shared(raw.segment_bits.into()).ok_or(ImageError::Shape)?;
-        let method = S::new(raw.key, forged, slots, Flags(raw.flags), layout);
+        let others = (raw.segment_bits & OTHERS_BITS).into();
+        let layout = S::shared(others).ok_or(ImageError::Shape)?;
+        let method = S::new(raw.key, forged, slots, Flags(raw.flags), layout).keyed(keys);
         Ok(Self(Cookies::new(method, ServiceServers::of_parts(numbers, serving))))
     }
 

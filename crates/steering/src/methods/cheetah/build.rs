@@ -105,6 +105,8 @@ where
         };
         let layout = S::shared(others).expect("the setting's range is that of layouts");
         let method = S::new(key, forged(settings), slots, wanted, layout);
+        // What stands in an answer the balancer writes by its number alone.
+        let method = method.keyed(settings.cookie_keys().filter(|_| tells));
         let flags = method
             .scheduling()
             .with(Flags::CLIENT, self.config.client_affinity)

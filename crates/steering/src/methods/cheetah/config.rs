@@ -38,10 +38,12 @@ pub fn answered_by_backends(settings: &Settings) -> bool {
 /// How many servers the cookies of a service tell apart: in front of a second tier, the balancers
 /// there.
 pub fn numbers(settings: &Settings) -> u32 {
-    match settings.get(TIER_BITS) {
+    let all = match settings.get(TIER_BITS) {
         0 => NUMBERS,
         bits => 1 << bits,
-    }
+    };
+    // One bit says under which key they are hidden.
+    if settings.cookie_keys().is_some() { all / 2 } else { all }
 }
 
 fn numbers_fit(backends: usize, numbers: u32) -> Result<(), Misfit> {
@@ -51,6 +53,8 @@ fn numbers_fit(backends: usize, numbers: u32) -> Result<(), Misfit> {
     let wrong = format!("a cookie tells {numbers} backends apart, not {backends}");
     let (setting, right) = match numbers {
         NUMBERS => (FORGED, "split the service".to_owned()),
+        // Half of them, where a bit says under which key.
+        numbers if numbers > 1 << MOST_TIER_BITS => (FORGED, "split the service".to_owned()),
         _ => (TIER_BITS, format!("give more bits, on both tiers, at most {MOST_TIER_BITS}")),
     };
     Err(Misfit { setting, wrong, right })

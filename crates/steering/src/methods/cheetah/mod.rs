@@ -15,6 +15,7 @@ mod body;
 mod build;
 mod config;
 mod decide;
+mod keys;
 mod layout;
 mod repair;
 mod servers;
@@ -23,13 +24,14 @@ mod stateless;
 mod table;
 
 pub use answers::{Answered, SAME_CLOCK};
-pub use body::{Body, Form, LINGER_SECONDS, OPENING_SECONDS, Partitioned, Slots};
+pub use body::{Body, Form, KEYED, LINGER_SECONDS, OPENING_SECONDS, Partitioned, SECOND, Slots};
 pub use build::{CheetahBuilder, servers};
 pub use config::{
     ANSWERS, FORGED, MOST_PARTITIONS, MOST_TIER_BITS, NUMBERS, PARTITIONS, StatefulMethod,
     StatelessMethod, TIER_BITS, answered_by_backends, numbers,
 };
 pub use decide::{Forged, Table};
+pub use keys::{COOKIE_KEYS, CookieKeys};
 pub use layout::{Codec, Layout, LayoutError, Parts, TOLD, TOLD_MARK, told};
 pub use repair::{PATIENCE, Repair};
 pub use servers::{AllServers, ServersError, ServiceServers};

@@ -1,6 +1,7 @@
 //! No memory: the cookie hides the number of the server (paper, section 3.1).
 
 use super::decide::Forged;
+use super::keys::CookieKeys;
 use super::layout::{Codec, Layout};
 use super::servers::ServiceServers;
 use crate::decide::{NoCookie, Question};
@@ -18,13 +19,28 @@ pub struct Stateless {
     answers: bool,
     tells: bool,
     scheduling: Flags,
+    keys: Option<CookieKeys>,
 }
 
 impl Stateless {
     /// Cookies under `key`, which must outlive restarts and be the same on all balancers.
     pub fn new(key: HashKey, layout: Layout, forged: Forged) -> Self {
         let codec = Codec::new(key, layout.front_bits());
-        Self { layout, codec, forged, answers: false, tells: false, scheduling: Flags::default() }
+        let (answers, tells, scheduling) = (false, false, Flags::default());
+        Self { layout, codec, forged, answers, tells, scheduling, keys: None }
+    }
+
+    /// The same, where the lowest bit of this tier's part of a cookie says under which of two keys the others hide the
+    /// number. There are half as many numbers then.
+    #[must_use]
+    pub fn with_keys(self, keys: Option<CookieKeys>) -> Self {
+        let bits = self.layout.front_bits().saturating_sub(keys.is_some().into());
+        Self { codec: Codec::new(*self.codec.key(), bits), keys, ..self }
+    }
+
+    /// The keys that may change, if they are told apart.
+    pub fn keys(&self) -> Option<CookieKeys> {
+        self.keys
     }
 
     /// The same, where the balancer itself writes cookies into the answers, which pass it, and keeps
@@ -89,8 +105,12 @@ impl Stateless {
         question: &Question<K>,
     ) -> Result<u16, NoCookie> {
         let echo = question.signals.valid_echo().ok_or(NoCookie::NoTimestamp)?;
-        let number = self.codec.reveal_for(question.hash, self.layout.split(echo).front);
-        servers.backend(number).ok_or(NoCookie::NotOurs)
+        let part = self.layout.split(echo).front;
+        let number = match &self.keys {
+            None => Some(self.codec.reveal_for(question.hash, part)),
+            Some(keys) => keys.reveal(&self.codec, question.hash, part),
+        };
+        number.and_then(|number| servers.backend(number)).ok_or(NoCookie::NotOurs)
     }
 
     /// The cookie of a flow that lives at `backend`, to put into what the backend sends; `None` if
@@ -99,14 +119,14 @@ impl Stateless {
         self.cookie_for(servers, flow.hash(self.codec.key()), backend)
     }
 
+    /// The same of a flow with this hash under the [`codec`](Self::codec)'s key.
     #[inline]
-    pub(super) fn cookie_for(
-        &self,
-        servers: &ServiceServers,
-        hash: u64,
-        backend: u16,
-    ) -> Option<u16> {
-        let part = self.codec.hide_for(hash, servers.number(backend)?);
+    pub fn cookie_for(&self, servers: &ServiceServers, hash: u64, backend: u16) -> Option<u16> {
+        let number = servers.number(backend)?;
+        let part = match &self.keys {
+            None => self.codec.hide_for(hash, number),
+            Some(keys) => keys.hide(&self.codec, hash, number)?,
+        };
         Some(self.layout.cookie(part, 0))
     }
 }

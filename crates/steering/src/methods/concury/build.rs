@@ -7,7 +7,7 @@ use super::parcel::Parcel;
 use super::states::States;
 use super::table::Body;
 use crate::BuildError;
-use crate::ids::BackendId;
+use crate::ids::{BackendId, Dcode};
 use crate::method::{Armed, Build, Built, Known, Phase};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
@@ -24,16 +24,13 @@ pub const SYN_SECONDS: u32 = 130;
 /// A service that was made for so many states gives their memory back while it has none.
 const SMALL: usize = 1024;
 
-/// No state has this Dcode: there are fewer.
-const NO_CODE: u16 = u16::MAX;
-
 /// What the control plane remembers of a connection, or of a client with client affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// The backend that holds it.
     pub backend: BackendId,
-    /// Its Dcode; [`NO_CODE`] until the next build gives it one.
-    code: u16,
+    /// Its Dcode; none until the next build gives it one.
+    code: Option<Dcode>,
     /// In which table it may be another one, or the first one, by the tables' count.
     coded: u8,
     /// In which period it was last found armed, by the number that this has here; 0: in none.
@@ -51,6 +48,11 @@ impl State {
     pub fn known(&self) -> Known {
         let Self { backend, born, seen, phase, .. } = *self;
         Known { backend, phase, born, seen }
+    }
+
+    /// To what its Dcode leads in a DIP array.
+    fn entry_in(&self, slots: &[u16]) -> u16 {
+        self.code.and_then(|code| slots.get(code.index())).copied().unwrap_or(NO_BACKEND)
     }
 }
 
@@ -205,7 +207,7 @@ impl<K: Key> Concury<K> {
     /// # Errors
     /// [`BuildError::Lookup`] as above.
     pub fn start(&mut self, key: K, backend: BackendId, now: u32) -> Result<bool, BuildError> {
-        let code = self.code_now(&key, backend);
+        let (code, coded) = (self.code_now(&key, backend), self.next_table());
         if let Some(state) = self.states.get_mut(&key) {
             if state.backend == backend && state.phase != Phase::Closing {
                 // A repeated SYN, another connection of the client, a datagram reported again; or
@@ -219,7 +221,7 @@ impl<K: Key> Concury<K> {
             *state = State {
                 backend,
                 code,
-                coded: self.tables,
+                coded,
                 armed: 0,
                 born: now,
                 seen: now,
@@ -236,7 +238,7 @@ impl<K: Key> Concury<K> {
             self.refused += 1;
             return Ok(false);
         }
-        let (phase, coded) = (Phase::Opening, self.tables);
+        let phase = Phase::Opening;
         let state =
             State { backend, code, coded, armed: 0, born: now, seen: now, phase, watched: false };
         self.states.insert(key, state)?;
@@ -265,7 +267,7 @@ impl<K: Key> Concury<K> {
         let Known { backend, phase, born, seen } = known;
         self.forget(&key);
         let code = self.code_now(&key, backend);
-        let coded = self.tables;
+        let coded = self.next_table();
         let state = State { backend, code, coded, armed: 0, born, seen, phase, watched: false };
         self.states.insert(key, state)?;
         self.count(backend, true);
@@ -354,7 +356,7 @@ impl<K: Key> Concury<K> {
         if let Some(draft) = self.draft.take() {
             // Where room was asked for it stays.
             if self.config.capacity <= SMALL {
-                self.states.rest(&draft.image, self.config.seed);
+                self.states.rest(&draft.image, self.config.seed, self.config.max_states);
             }
             self.published = Some(draft.image);
             self.tables = self.tables.wrapping_add(1);
@@ -420,8 +422,9 @@ impl<K: Key> Concury<K> {
         let orphans = self.recode(&slots, &mut report);
         let former = self.published.as_deref();
         // Every state has one by now, and by the published table, too, if it was not given since.
-        let (code, tables) = (|state: &State| u32::from(state.code), self.tables);
-        let may = |state: &State| state.coded == tables;
+        let (code, tables) = (|state: &State| state.code.map_or(0, Dcode::cell), self.tables);
+        // With a draft that was discarded since it began, the one after that was to be the first with it.
+        let may = |state: &State| matches!(state.coded.wrapping_sub(tables), 0 | 1);
         let (key, codes) = match self.states.export(former, self.config.bits, may, code) {
             Ok(exported) => exported,
             Err(error) => {
@@ -492,9 +495,9 @@ impl<K: Key> Concury<K> {
                 continue;
             }
             let code = body.code(key.hash(hash_key));
-            let entry = body.slot(code.into());
+            let entry = body.slot(code);
             let leads = BackendId::of_slot(entry) == Some(state.backend);
-            (state.code, state.coded) = (if leads { code as u16 } else { NO_CODE }, tables);
+            (state.code, state.coded) = (leads.then_some(code), tables);
             if entry & SLOT_RESERVED != 0 {
                 pinned.push((state.born, *key, state.backend));
             } else if !leads {
@@ -529,6 +532,11 @@ impl<K: Key> Concury<K> {
         self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
     }
 
+    /// The table after which a state that begins now is in each: if one is drafted, it lacks it.
+    fn next_table(&self) -> u8 {
+        self.tables.wrapping_add(u8::from(self.draft.is_some()))
+    }
+
     fn table(&self) -> Option<&Table<Body>> {
         self.published.as_ref()?.concury()
     }
@@ -537,23 +545,23 @@ impl<K: Key> Concury<K> {
     /// by the key's hash, so a backend's states spread over its Dcodes. Takes out, and returns,
     /// the states whose backend has none.
     fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) -> Vec<(K, State)> {
-        let mut codes: HashMap<BackendId, Vec<u16>> = HashMap::new();
+        let mut codes: HashMap<BackendId, Vec<Dcode>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
             if let Some(backend) = BackendId::of_slot(*slot) {
-                codes.entry(backend).or_default().push(code as u16);
+                codes.entry(backend).or_default().push(Dcode::of_cell(code as u32));
             }
         }
         let (spread, tables) = (HashKey::from_seed(self.config.seed), self.tables);
         let mut orphans = Vec::new();
         let (keys, states) = self.states.entries_mut();
         for (key, state) in keys.iter().zip(states) {
-            let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
+            let entry = state.entry_in(slots);
             if BackendId::of_slot(entry) == Some(state.backend) {
                 continue;
             }
             match codes.get(&state.backend) {
                 Some(own) => {
-                    state.code = own[key.hash(&spread) as usize % own.len()];
+                    state.code = Some(own[key.hash(&spread) as usize % own.len()]);
                     state.coded = tables;
                     report.recoded += 1;
                 }
@@ -589,7 +597,7 @@ impl<K: Key> Concury<K> {
         let mut pinned = Vec::new();
         let (keys, states) = self.states.entries_mut();
         for (key, state) in keys.iter().zip(states) {
-            let slot = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
+            let slot = state.entry_in(slots);
             let reserved = slot & SLOT_RESERVED != 0;
             // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
             // it may well belong to a flow that lives there, if the health check is wrong.
@@ -624,10 +632,10 @@ impl<K: Key> Concury<K> {
     }
 
     /// The Dcode that a flow has by the published table, if that leads to its backend.
-    fn code_now(&self, key: &K, backend: BackendId) -> u16 {
-        let Some(table) = self.table() else { return NO_CODE };
+    fn code_now(&self, key: &K, backend: BackendId) -> Option<Dcode> {
+        let table = self.table()?;
         let code = table.body().code(key.hash(&table.header().key));
-        if backend == table.body().slot(code.into()) { code as u16 } else { NO_CODE }
+        (backend == table.body().slot(code)).then_some(code)
     }
 
     fn count(&mut self, backend: BackendId, more: bool) {
@@ -796,6 +804,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
 
     fn set_max_states(&mut self, most: usize) {
         self.config.max_states = most;
+        self.states.never_beyond(most);
     }
 
     fn set_idle_seconds(&mut self, seconds: u32) {

@@ -21,7 +21,7 @@ impl Table<Body> {
         let mut hash = hash;
         for _ in 0..SECOND_TRIES {
             hash = self.header().key.mix(hash.wrapping_add(NEXT_TRY));
-            let entry = self.body().slot(hash);
+            let entry = self.body().slot_by(hash);
             let backend = BackendId::of_slot(entry);
             if entry & SLOT_RESERVED == 0 && !backend.is_some_and(|id| memory.is_down(id)) {
                 return backend;
@@ -136,7 +136,7 @@ impl<K: Key> Decide<K> for Table<Body> {
         if self.header().flags().has(Flags::MARK) && !question.signals.starts {
             memory.mark(question);
         }
-        self.settle(self.body().slot(code.into()), question, memory).by_row(code)
+        self.settle(self.body().slot(code), question, memory).by_row(code.cell())
     }
 
     #[inline]

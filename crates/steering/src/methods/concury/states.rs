@@ -8,7 +8,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
-use weir_lookup::{Error, Fuse, OthelloMap};
+use weir_lookup::{Error, Fuse, OthelloMap, View};
 
 /// Flow hash keys under which two states may collide before the hash counts as broken. One such
 /// key is met once in 2^64 builds per pair of IPv6 states, and never with IPv4.
@@ -21,8 +21,8 @@ pub(super) enum States<K, V> {
     Othello(OthelloMap<K, V>),
     /// The same without states, as most services of a balancer with thousands of them are: the shape
     /// of the graph stands in the published table, and its cells too. With the seed for when states
-    /// come.
-    Resting(Arc<Image>, u64),
+    /// come, and how many there may be.
+    Resting(Arc<Image>, u64, usize),
     /// An index, and a random source for the seeds of fuses.
     Fuse(DenseMap<K, V>, ChaCha8Rng),
 }
@@ -31,7 +31,9 @@ impl<K: Key, V> States<K, V> {
     pub fn new(config: &ConcuryConfig) -> Self {
         match config.codec {
             Codec::Othello => {
-                Self::Othello(OthelloMap::new(config.bits, config.capacity, config.seed))
+                let mut map = OthelloMap::new(config.bits, config.capacity, config.seed);
+                map.never_beyond(config.max_states);
+                Self::Othello(map)
             }
             Codec::Fuse => {
                 let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
@@ -45,7 +47,7 @@ impl<K: Key, V> States<K, V> {
     pub fn after(config: &ConcuryConfig, image: &Image) -> Option<Self> {
         match (config.codec, image.codes()?) {
             (Codec::Othello, Codes::Othello(view)) => {
-                Some(Self::Othello(OthelloMap::in_shape_of(view, config.seed)))
+                Some(Self::in_shape_of(view, config.seed, config.max_states))
             }
             (Codec::Fuse, Codes::Fuse(_)) => {
                 let rng = ChaCha8Rng::seed_from_u64(config.seed);
@@ -56,15 +58,30 @@ impl<K: Key, V> States<K, V> {
         }
     }
 
-    /// Gives back the memory of a graph that has no states. Unknown flows stay where they are: the next
-    /// table is made over this one.
-    pub fn rest(&mut self, published: &Arc<Image>, seed: u64) {
+    fn in_shape_of(view: &View, seed: u64, most: usize) -> Self {
+        let mut map = OthelloMap::in_shape_of(view, seed);
+        map.never_beyond(most);
+        Self::Othello(map)
+    }
+
+    /// There are so many states at most from now on.
+    pub fn never_beyond(&mut self, states: usize) {
+        match self {
+            Self::Othello(map) => map.never_beyond(states),
+            Self::Resting(_, _, most) => *most = states,
+            Self::Fuse(..) => {}
+        }
+    }
+
+    /// Gives back the memory of a graph that has no states, and may have so many. Unknown flows stay where they
+    /// are: the next table is made over this one.
+    pub fn rest(&mut self, published: &Arc<Image>, seed: u64, most: usize) {
         if let Self::Othello(map) = self
             && map.is_empty()
             && published.view().is_some()
         {
-            *self = Self::Resting(published.clone(), seed);
-        } else if let Self::Resting(image, _) = self
+            *self = Self::Resting(published.clone(), seed, most);
+        } else if let Self::Resting(image, ..) = self
             && published.view().is_some()
         {
             image.clone_from(published);
@@ -73,10 +90,10 @@ impl<K: Key, V> States<K, V> {
 
     /// The opposite.
     fn wake(&mut self) {
-        if let Self::Resting(image, seed) = self
+        if let Self::Resting(image, seed, most) = self
             && let Some(view) = image.view()
         {
-            *self = Self::Othello(OthelloMap::in_shape_of(view, *seed));
+            *self = Self::in_shape_of(view, *seed, *most);
         }
     }
 
@@ -188,7 +205,7 @@ impl<K: Key, V> States<K, V> {
         may: impl Fn(&V) -> bool,
         code: impl Fn(&V) -> u32,
     ) -> Result<(HashKey, Codes), Error> {
-        if let Self::Resting(image, _) = self
+        if let Self::Resting(image, ..) = self
             && former.is_some_and(|former| std::ptr::eq(former, &raw const **image))
             && let Some(view) = image.view()
         {

@@ -7,7 +7,7 @@
 //! ```
 
 use super::codec::{Codec, Codes};
-use crate::ids::BackendId;
+use crate::ids::{BackendId, Dcode};
 use crate::registry::{Image, MethodId};
 use crate::shared::RawHeader;
 use crate::table::{
@@ -52,20 +52,26 @@ impl Body {
 
     /// The Dcode of a flow by its hash under the table's key.
     #[inline(always)]
-    pub fn code(&self, hash: u64) -> u32 {
-        self.codes.lookup_hash(hash)
+    pub fn code(&self, hash: u64) -> Dcode {
+        Dcode::of_cell(self.codes.lookup_hash(hash))
     }
 
     /// The slot of a Dcode, with its reserved bit. Dcodes beyond the array wrap around.
     #[inline(always)]
-    pub fn slot(&self, code: u64) -> u16 {
-        self.slots[code as usize & (self.slots.len() - 1)]
+    pub fn slot(&self, code: Dcode) -> u16 {
+        self.slots[code.index() & (self.slots.len() - 1)]
+    }
+
+    /// The slot of the Dcode in the lower bits of a number, with its reserved bit.
+    #[inline(always)]
+    pub(super) fn slot_by(&self, number: u64) -> u16 {
+        self.slots[number as usize & (self.slots.len() - 1)]
     }
 
     /// The slot to which the Dcode of a flow leads, with its reserved bit.
     #[inline(always)]
     pub fn entry(&self, hash: u64) -> u16 {
-        self.slot(self.code(hash).into())
+        self.slot(self.code(hash))
     }
 
     fn cell_elements(&self) -> (u32, u32) {
@@ -213,10 +219,10 @@ impl Image {
         }
     }
 
-    /// The Dcode of a flow by its hash under the header's key; 0 in a table without Dcodes.
+    /// The Dcode of a flow by its hash under the header's key; `None` in a table without Dcodes.
     #[inline]
-    pub fn code(&self, hash: u64) -> u32 {
-        self.concury().map_or(0, |table| table.body().code(hash))
+    pub fn code(&self, hash: u64) -> Option<Dcode> {
+        self.concury().map(|table| table.body().code(hash))
     }
 
     /// The slot to which the Dcode of a flow leads, with its reserved bit; [`NO_BACKEND`] in a

@@ -167,6 +167,13 @@ impl Build for ResidueBuilder {
         Ok(Built { table: image, pinned, orphans: gone, astray: 0 })
     }
 
+    fn rows_of(&mut self, pool: &[Member]) -> Result<Option<Vec<u16>>, BuildError> {
+        let placed = self.place(pool)?;
+        let rows = placed.column().to_vec();
+        self.placed = Some(placed);
+        Ok(Some(rows))
+    }
+
     fn publish_draft(&mut self) {
         if let Some(draft) = self.draft.take() {
             self.published = Some(draft.image);

@@ -80,6 +80,8 @@ pub enum Fault {
     MarkBeforeClear,
     /// And right after it, without waiting for packets under way.
     MarkWithoutGrace,
+    /// What is reported while a table is built counts as if it were in it.
+    ReportCountsAsBuilt,
     /// No action is tried a second time.
     OneTry,
 }

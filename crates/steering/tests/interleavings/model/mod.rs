@@ -20,7 +20,7 @@ pub use fault::Fault;
 pub use state::State;
 
 use crate::search;
-use state::{After, Control, Cpu, Flow, Op, Stage};
+use state::{After, Control, Cpu, Entry, Flow, Op, Stage};
 use weir_steering::{Flags, Update};
 
 /// No backend, no entry, nobody.
@@ -46,6 +46,8 @@ pub struct Rules {
     pub failures: u8,
     /// Backends that may be found down.
     pub marks: u8,
+    /// Reports that may be taken up between the steps of an update, beside those that are collected.
+    pub drains: u8,
     /// Departure from the protocol.
     pub fault: Fault,
 }
@@ -68,6 +70,7 @@ pub fn initial(rules: &Rules) -> Vec<State> {
             crashes: rules.crashes,
             failures: rules.failures,
             marks: rules.marks,
+            drains: rules.drains,
             kept_off: false,
             pins_known: true,
         },
@@ -110,6 +113,7 @@ impl State {
         }
         self.ends(rules, sink);
         self.marks(rules, sink);
+        self.drains(rules, sink);
         self.control_steps(rules, sink);
         if self.control.crashes > 0 {
             let mut next = *self;
@@ -147,6 +151,32 @@ impl State {
                 next.flows[at].home = NONE;
             }
             sink.push(next, || format!("control: finds {} down", text::backend_text(backend)));
+        }
+    }
+
+    /// A report is taken up at any time, in the midst of an update: while a table is built it is not in that. Not
+    /// while pending flows are settled, which is one step of the driver.
+    pub(super) fn drains(&self, rules: &Rules, sink: &mut Sink) {
+        let settles = matches!(self.control.op, Op::Settle | Op::UnpinLate | Op::Drain);
+        if self.control.drains == 0 || settles {
+            return;
+        }
+        for (at, flow) in self.flows.iter().enumerate().take(rules.flows) {
+            if flow.report == NONE {
+                continue;
+            }
+            let mut next = *self;
+            next.control.drains -= 1;
+            let flow = &mut next.flows[at];
+            (flow.log, flow.state, flow.idle) = (flow.report, flow.report, false);
+            // In the table that is built, too, as far as anybody asks the draft for it.
+            if rules.fault == Fault::ReportCountsAsBuilt && flow.built != Entry::EMPTY {
+                flow.pending = NONE;
+            }
+            flow.report = NONE;
+            sink.push(next, || {
+                format!("control: flow {at}: logs and consumes its report, meanwhile")
+            });
         }
     }
 

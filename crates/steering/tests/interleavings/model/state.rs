@@ -175,6 +175,7 @@ pub(super) struct Control {
     pub(super) crashes: u8,
     pub(super) failures: u8,
     pub(super) marks: u8,
+    pub(super) drains: u8,
     /// A backend was found down since the update has begun.
     pub(super) kept_off: bool,
     /// Which pins the published table needs is known: it was published since the last start.

@@ -5,7 +5,7 @@ use super::*;
 fn one_fleet(method: &'static str) -> Fleet {
     let seed = seeds()[0];
     println!("WEIR_SEED={seed}");
-    let mut fleet = Fleet::new(seed, method);
+    let mut fleet = Fleet::new(seed, method, false);
     fleet.rest();
     fleet.agree();
     fleet
@@ -13,7 +13,7 @@ fn one_fleet(method: &'static str) -> Fleet {
 
 impl Fleet {
     /// Balancers and agents do what there is to do, once, but for the health checks, and the agents' words to one.
-    fn go_on(&mut self, deaf: Option<usize>) {
+    pub(super) fn go_on(&mut self, deaf: Option<usize>) {
         for at in 0..BALANCERS {
             while !self.members[at].items.is_empty() {
                 self.hear(at);
@@ -30,7 +30,7 @@ impl Fleet {
         !self.engine(at).services["a"].dead_here.is_empty()
     }
 
-    fn is_frozen(&mut self, at: usize) -> bool {
+    pub(super) fn is_frozen(&mut self, at: usize) -> bool {
         let engine = self.engine(at);
         let number = engine.services["a"].number;
         engine.plane.tables[&number].header().flags().has(Flags::FROZEN)
@@ -58,7 +58,7 @@ fn a_check_that_rises_later_is_no_death() {
     let text = shared(CONCURY, &fleet.pool);
     let text = text.replace("enabled = false", "interval = \"1h\"");
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let slow = parsed(&directory, &text).services[0].check.clone();
+    let slow = parsed(&directory, &text, false).services[0].check.clone();
     let late = (fleet.leader + 1) % BALANCERS;
     let service = fleet.engine(late).services.get_mut("a").expect("it is there");
     service.configured.backend_checks.insert("b2".into(), slow);
@@ -151,7 +151,7 @@ fn a_change_waits_for_an_agent_that_was_lost() {
             let session = fleet.members[at].sessions.remove(&1).expect("it speaks");
             let number = session.number;
             fleet.members[at].cut.insert(1, (session, u32::MAX));
-            fleet.engine(at).handle(Command::AgentGone(Some(number)));
+            fleet.engine(at).handle(Command::AgentGone(number));
             fleet.engine(at).give_up_lost();
             let before = fleet.committed.len();
             fleet.pool.insert(2, 9);
@@ -184,7 +184,7 @@ fn a_change_waits_for_an_agent_that_was_lost() {
 
 impl Fleet {
     /// Where a packet of a client goes by one balancer, which does not look at what its packets report.
-    fn goes(&mut self, at: usize, client: u32, flags: TcpFlags) -> Option<u8> {
+    pub(super) fn goes(&mut self, at: usize, client: u32, flags: TcpFlags) -> Option<u8> {
         let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
         let engine = self.engine(at);
         let Outcome::Forwarded(id) = engine.plane.process(&frame) else { return None };
@@ -287,4 +287,51 @@ fn who_kept_off_alone_and_was_killed_follows_the_others() {
         fleet.rest();
         fleet.agree();
     }
+}
+
+/// A balancer whose rows are not the leader's does not follow them: it goes on with its table, lets flows start by it
+/// after the others, who do not wait for it, and says so.
+#[test]
+fn rows_that_are_not_the_leaders_are_not_followed() {
+    let mut fleet = one_fleet(RESIDUE);
+    let begun = Instant::now();
+    let other = (fleet.leader + 1) % BALANCERS;
+    let before = fleet.engine(other).services["a"].generation;
+    fleet.differs = Some(other);
+    let change = |fleet: &mut Fleet, weight: u32| {
+        let made = fleet.committed.len();
+        fleet.pool.insert(2, weight);
+        fleet.propose(0);
+        while fleet.committed.len() == made {
+            assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+            fleet.go_on(None);
+        }
+    };
+    change(&mut fleet, 9);
+    let step = fleet.step.clone().expect("it was made");
+    assert!(step.rows.contains_key("a"), "{step:?}");
+    let seen = |fleet: &mut Fleet, at: usize| {
+        let service = &fleet.engine(at).services["a"];
+        let image = service.builder.published().expect("a table");
+        let said = service.trouble.as_ref().map(|trouble| trouble.what.clone());
+        (service.generation, crate::engine::fleet::digest_of(service, image), said)
+    };
+    while fleet.is_frozen(other) {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        fleet.go_on(None);
+    }
+    let (generation, digest, said) = seen(&mut fleet, other);
+    let said = said.expect("it says so");
+    assert!(said.contains("the leader's another: it is not followed"), "{said}");
+    assert_eq!(generation, before, "packets follow the table of before");
+    for at in (0..BALANCERS).filter(|at| *at != other) {
+        let theirs = seen(&mut fleet, at);
+        assert_eq!((&theirs.1, theirs.2), (&step.rows["a"], None), "who has the leader's follows");
+        assert_ne!(theirs.1, digest);
+    }
+    // What it makes is the leader's again.
+    fleet.differs = None;
+    change(&mut fleet, 5);
+    fleet.rest();
+    fleet.agree();
 }

@@ -1,0 +1,71 @@
+//! How values of options are read.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use weir_control::config::PlaneKind;
+
+/// What decides packets, by its name.
+pub(crate) fn plane_kind(name: &str) -> Result<PlaneKind, String> {
+    let known = PlaneKind::ALL.into_iter().find(|(known, _)| *known == name);
+    known.map(|(_, kind)| kind).ok_or_else(|| {
+        let names = PlaneKind::ALL.map(|(name, _)| name).join(", ");
+        format!("there are {names}")
+    })
+}
+
+/// An address, with a port or without.
+pub(crate) fn address_and_port(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok((address, None));
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    if let Some(address) = bare.and_then(|text| text.parse::<IpAddr>().ok()) {
+        return Ok((address, None));
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => Ok((address.ip(), Some(address.port()))),
+        _ => {
+            Err("give an address, such as 10.0.0.11, 10.0.0.11:8080 or [2001:db8::11]:8080".into())
+        }
+    }
+}
+
+/// The name of a service or a backend.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    if weir_control::config::is_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a name has 1 to 64 letters, digits and - _ .".into())
+}
+
+/// How often something is looked at.
+pub(crate) fn look_every(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
+}
+
+/// For how long nothing need be heard.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    (time >= Duration::from_secs(1)).then_some(time).ok_or_else(|| "give 1s or more".into())
+}
+
+/// For how long a prefix is on a list.
+pub(crate) fn list_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 1s to 365d".into())
+}
+
+/// The weight of a backend.
+pub(crate) fn weight(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
+}
+
+/// The load of a backend.
+pub(crate) fn load(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let allowed = number.filter(|load| load.is_finite() && *load >= 0.0);
+    allowed.ok_or_else(|| "a load is a number of 0 or more, for example 0.75".into())
+}

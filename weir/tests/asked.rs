@@ -223,6 +223,35 @@ fn one_command_makes_a_backend_ready_and_follows_the_balancer() {
     assert!(!get(&lab, WEB4), "it was the agents who made them backends");
 }
 
+/// A host on which IPv6 is off serves what has IPv4, and the rest once it is on.
+#[test]
+fn a_host_without_ipv6_serves_the_other_family() {
+    let _alone = common::alone();
+    let lab = bare(Topology::Routed);
+    let set = |value: &str| {
+        let mut sysctl = lab.backend(1).netns().command("sysctl").unwrap();
+        let output = sysctl.args(["-qw", &format!("net.ipv6.conf.lo.disable_ipv6={value}")]);
+        let output = output.output().unwrap();
+        assert!(output.status.success(), "{}", common::stderr(&output));
+    };
+    set("1");
+    let balancer = common::start_spec(&lab, spec(&lab, "forward = \"gue\""));
+    let mut agents = start_all(&lab, "one-family");
+    agents.iter_mut().for_each(|agent| agent.says("ready at eth0"));
+    agents[1].says(&format!("IPv6 is off at lo, so {} is passed over", WEB6.ip()));
+    assert!(!agents[1].said().contains(&format!("{} is on lo", WEB6.ip())));
+    common::reach_all(&lab, WEB4, 2);
+    // What comes later comes all the same.
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    reload(&balancer, &text.replace("forward = \"gue\"", "forward = \"gre\""));
+    agents[1].says("takes packets out of gre");
+    common::reach_all(&lab, WEB4, 2);
+    set("0");
+    agents[1].says(&format!("{} is on lo", WEB6.ip()));
+    common::reach_all(&lab, WEB6, 2);
+    agents.drain(..).for_each(|agent| drop(agent.stop()));
+}
+
 /// Cookies are written where the balancer says so, and for as long; and options go before what it says.
 #[test]
 fn cookies_are_written_where_the_balancer_says_so() {

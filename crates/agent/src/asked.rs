@@ -57,6 +57,27 @@ pub struct Wish {
     pub words: BTreeSet<String>,
 }
 
+impl Wish {
+    /// Takes out what needs IPv6, which is off at an interface, and says so.
+    pub fn leave_out_ipv6(&mut self, interface: &str) {
+        for address in self.wanted.services.extract_if(.., |one| one.is_ipv6()) {
+            self.words.insert(format!(
+                "IPv6 is off at {interface}, so {address} is passed over; sysctl -w \
+                 net.ipv6.conf.{interface}.disable_ipv6=0"
+            ));
+        }
+        if let Some(timestamps) = &mut self.timestamps {
+            timestamps.services.retain(|one| one.address.is_ipv4());
+        }
+        self.timestamps.take_if(|timestamps| timestamps.services.is_empty());
+        if self.wanted.services.is_empty() {
+            self.wanted.tunnels.clear();
+            self.wanted.interfaces.clear();
+            self.timestamps = None;
+        }
+    }
+}
+
 /// A part of what is asked for, which lingers alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Part {
@@ -383,6 +404,23 @@ mod tests {
         assert!(wish.words.iter().any(|word| word.contains("--interface")), "{:?}", wish.words);
         let wish = asked.wish(&Said::new(), &own(), start + 3 * LINGERS);
         assert!(wish.wanted.services.is_empty() && wish.wanted.tunnels.is_empty());
+    }
+
+    #[test]
+    fn what_needs_ipv6_is_left_out_where_that_is_off() {
+        let cookies = |text| Served { timestamps: true, ..served(text, Way::Plain) };
+        let both = said(&[("lb1", vec![cookies("10.0.0.1"), cookies("2001:db8::1/128")])]);
+        let mut wish = Asked::new(given()).wish(&both, &own(), Instant::now());
+        wish.leave_out_ipv6("lo");
+        assert_eq!(wish.wanted.services, [address("10.0.0.1")]);
+        assert_eq!(wish.timestamps.expect("cookies").services.len(), 1);
+        assert!(wish.words.iter().any(|word| word.contains("so 2001:db8::1 is passed over")));
+        // Nothing is left: nothing is to be attached either.
+        let six = said(&[("lb1", vec![cookies("2001:db8::1/128")])]);
+        let mut wish = Asked::new(given()).wish(&six, &own(), Instant::now());
+        wish.leave_out_ipv6("lo");
+        assert!(wish.wanted.services.is_empty() && wish.wanted.interfaces.is_empty());
+        assert_eq!(wish.timestamps, None);
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub type Said = BTreeMap<Balancer, Vec<Service>>;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What could not be written, or whom nobody could be told, is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
+/// A file that is there stays for so long after the start: the first balancer that speaks may be ahead of others in a
+/// rotation, and servers are to make no id that one of these cannot read.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// Where it is written, and who is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -237,14 +240,33 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 }
 
 /// Writes the file whenever balancers say something else, and tells who is to be told, until nobody speaks any more.
-pub(crate) async fn keep(options: Options, mut said: watch::Receiver<Said>, say: Say) {
+pub(crate) async fn keep(options: Options, said: watch::Receiver<Said>, say: Say) {
+    keep_after(SETTLES, options, said, say).await;
+}
+
+/// The same; a file that is there stays for this time.
+async fn keep_after(
+    settles: Duration,
+    options: Options,
+    mut said: watch::Receiver<Said>,
+    say: Say,
+) {
     let Options { file, notify } = options;
+    let begun = Instant::now();
+    let settles = if file.exists() { settles } else { Duration::ZERO };
     let (mut before, mut words, mut trouble) = (Vec::new(), BTreeSet::new(), String::new());
     let mut told = true;
     loop {
         let all = said.borrow_and_update().clone();
         // Before anybody has spoken nothing is known, and the file of an agent before this one stays.
         if !all.is_empty() {
+            let left = settles.saturating_sub(begun.elapsed());
+            if !left.is_zero() {
+                match timeout(left, said.changed()).await {
+                    Ok(Err(_)) => return,
+                    _ => continue,
+                }
+            }
             let (now, new) = merge(&all, &before);
             for word in BTreeSet::difference(&new, &words) {
                 say(format_args!("warning: {word}"));
@@ -395,6 +417,40 @@ mod tests {
         assert!(failed.0 && failed.1.contains("/bin/false"), "{failed:?}");
         assert_eq!(bring(&path, &second, Some(&notify), true), Ok(true));
         assert_eq!(fs::read_to_string(&seen).expect("told"), format!("{first}{second}"));
+    }
+
+    /// An agent that was started anew may hear first of the balancer that is ahead of the others.
+    #[tokio::test]
+    async fn a_file_that_is_there_stays_until_all_may_have_spoken() {
+        let home = tempfile::tempdir().expect("a directory");
+        let file = home.path().join("ids.toml");
+        for (settles, there, stays) in [
+            (Duration::from_secs(3600), true, true),
+            (Duration::from_secs(3600), false, false),
+            (Duration::from_millis(50), true, false),
+        ] {
+            let _ = fs::remove_file(&file);
+            if there {
+                fs::write(&file, "of before").expect("written");
+            }
+            let (tell, heard) = watch::channel(Said::new());
+            let options = Options { file: file.clone(), notify: None };
+            let keeps = tokio::spawn(keep_after(settles, options, heard, |_| ()));
+            tell.send(said(&[("lb1", service(1, &[config(1, 2)]))])).expect("it listens");
+            if stays {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                assert_eq!(fs::read_to_string(&file).expect("there"), "of before");
+            } else {
+                let text = || fs::read_to_string(&file).unwrap_or_default();
+                let begun = Instant::now();
+                while !text().contains("issue = 1") {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "{}", text());
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            drop(tell);
+            keeps.await.expect("it ends with those who speak");
+        }
     }
 
     #[test]

@@ -213,6 +213,8 @@ struct Following {
     agent: Option<Ready>,
     /// What was made ready wholly.
     done: Option<(Wanted, Option<Options>)>,
+    /// A change has begun, and not come to its end: what is done is not what the agent holds to be wanted.
+    half: bool,
     /// Warnings that are so just now.
     words: BTreeSet<String>,
     trouble: String,
@@ -226,12 +228,22 @@ impl Following {
         let mut saying = move |what: fmt::Arguments<'_>| say(what);
         let own = ready::addresses()?.into_iter();
         let own: Vec<_> = own.map(|(index, one)| (interface_name(index), one)).collect();
-        let Wish { wanted, timestamps, mut words } = self.asked.wish(said, &own, Instant::now());
+        let mut wish = self.asked.wish(said, &own, Instant::now());
+        if let Some(interface) = ready::without_ipv6(&wish.wanted.interfaces) {
+            // The services of the other family are made ready all the same.
+            wish.leave_out_ipv6(&interface);
+        }
+        let Wish { wanted, timestamps, mut words } = wish;
         let now = (wanted, timestamps);
+        let same = !self.half && self.done.as_ref() == Some(&now);
         let (wanted, timestamps) = (&now.0, now.1.as_ref());
         match &mut self.agent {
-            Some(agent) if self.done.as_ref() == Some(&now) => agent.mend(&mut saying)?,
-            Some(agent) => agent.change(wanted, timestamps, &mut saying)?,
+            Some(agent) if same => agent.mend(&mut saying)?,
+            Some(agent) => {
+                self.half = true;
+                agent.change(wanted, timestamps, &mut saying)?;
+                self.half = false;
+            }
             None => {
                 self.agent = Some(Ready::start(wanted, timestamps, &self.directory, &mut saying)?);
             }
@@ -243,7 +255,7 @@ impl Following {
             say(format_args!("warning: {word}"));
         }
         self.words = words;
-        if self.done.as_ref() != Some(&now) {
+        if !same {
             match wanted.interfaces.is_empty() {
                 true if self.done.is_some() => say(format_args!("nothing is asked for any more")),
                 true => say(format_args!("nothing is asked for yet")),

@@ -294,7 +294,7 @@ fn decide(
 }
 
 /// Takes out what nobody else is to know. `at`: the name of the table that it stands in.
-fn leave_out(value: &mut Value, at: &str) {
+pub(crate) fn leave_out(value: &mut Value, at: &str) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {

@@ -33,6 +33,9 @@ pub const PROTOCOL: u32 = 1;
 /// Bytes of a message that are taken; a longer one ends the session.
 pub const MOST_BYTES: usize = 1 << 18;
 
+/// The most bytes of a balancer's message to an agent: its welcome has several parts, each within [`MOST_BYTES`].
+pub const MOST_OF_A_WELCOME: usize = 4 * MOST_BYTES;
+
 /// Bytes of a table in one message.
 pub const TABLE_PART: usize = 1 << 16;
 

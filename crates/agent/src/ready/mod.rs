@@ -52,6 +52,16 @@ pub struct Wanted {
     pub segments: Segments,
 }
 
+/// The first of these interfaces, or the loopback, that is there and has IPv6 switched off.
+pub(crate) fn without_ipv6(interfaces: &[String]) -> Option<String> {
+    let off = |name: &&str| {
+        let setting = format!("ipv6/conf/{name}/disable_ipv6");
+        Interface::find(name).is_ok() && settings::read(&setting).map_or(true, |value| value == "1")
+    };
+    let found = ["lo"].into_iter().chain(interfaces.iter().map(String::as_str)).find(off);
+    found.map(str::to_owned)
+}
+
 /// How large segments clients are asked to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Segments {
@@ -325,15 +335,10 @@ impl Ready {
             netlink::set_up("lo", true)?;
             say(format_args!("lo is up"));
         }
-        for name in ["lo"].into_iter().chain(self.wanted.interfaces.iter().map(String::as_str)) {
-            if Interface::find(name).is_err() {
-                continue;
-            }
-            let setting = format!("ipv6/conf/{name}/disable_ipv6");
-            let off = settings::read(&setting).map_or(true, |value| value == "1");
-            if off && self.wanted.services.iter().any(IpAddr::is_ipv6) {
-                return Err(Error::NoIpv6 { interface: name.to_owned() });
-            }
+        if self.wanted.services.iter().any(IpAddr::is_ipv6)
+            && let Some(interface) = without_ipv6(&self.wanted.interfaces)
+        {
+            return Err(Error::NoIpv6 { interface });
         }
         Ok(())
     }

@@ -21,8 +21,8 @@ use weir_rpc::dial::{Shown, dial_and_look};
 use weir_rpc::message::{self, Balancers, Connection, Kind};
 use weir_rpc::{
     BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
-    FromBalancer, Health, Hello, Load, MOST_BYTES, MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL,
-    QuicLb, Reached, Serving, Welcome, from_agent, from_balancer,
+    FromBalancer, Health, Hello, Load, MOST_COLLECTED, MOST_OF_A_MESSAGE, MOST_OF_A_WELCOME,
+    PROTOCOL, QuicLb, Reached, Serving, Welcome, from_agent, from_balancer,
 };
 use weir_rpc::{quic, serving};
 
@@ -193,7 +193,7 @@ impl Session {
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
         let addresses = self.addresses()?;
         let (channel, shown) = self.connect().await?;
-        let mut client = BalancerClient::new(channel).max_decoding_message_size(MOST_BYTES);
+        let mut client = BalancerClient::new(channel).max_decoding_message_size(MOST_OF_A_WELCOME);
         let (to, messages) = mpsc::channel(WAITING);
         let hello = {
             let log = self.log();

@@ -760,7 +760,11 @@ impl<P: Plane> Engine<P> {
                     break;
                 }
                 // It is about states that somebody else has just now.
-                Command::Explain(..) if self.has_lent() => self.put_off.push_back(command),
+                Command::Explain(..) | Command::Plan(..) | Command::History(_)
+                    if self.has_lent() =>
+                {
+                    self.put_off.push_back(command);
+                }
                 command => self.handle(command),
             }
         }

@@ -78,8 +78,14 @@ pub struct BackendPlan {
     pub connections: Option<usize>,
 }
 
-/// The fields in which two values differ; null stands for what is not there.
-fn differences(from: &impl Serialize, to: &impl Serialize, without: &[&str]) -> Vec<FieldChange> {
+/// The fields in which two values differ; null stands for what is not there, and keys are left out, as whoever may read
+/// may ask for a plan. `table`: the name of what they are in.
+fn differences(
+    from: &impl Serialize,
+    to: &impl Serialize,
+    table: &str,
+    without: &[&str],
+) -> Vec<FieldChange> {
     let fields = |value: Value| match value {
         Value::Object(fields) => fields,
         _ => serde_json::Map::new(),
@@ -97,6 +103,13 @@ fn differences(from: &impl Serialize, to: &impl Serialize, without: &[&str]) -> 
     let new = to.into_iter().filter(|(_, to)| !to.is_null());
     changes.extend(new.map(|(field, to)| FieldChange { field, from: Value::Null, to }));
     changes.retain(|change| !without.contains(&&*change.field));
+    for FieldChange { field, from, to } in &mut changes {
+        for value in [from, to].into_iter().filter(|value| !value.is_null()) {
+            let mut whole = Value::Object([(field.clone(), value.take())].into_iter().collect());
+            crate::snapshot::leave_out(&mut whole, table);
+            *value = whole[&*field].take();
+        }
+    }
     changes
 }
 
@@ -131,9 +144,9 @@ impl<P: Plane> Engine<P> {
             may_attach(config, from, &pin_directory(&config.balancer.name))?;
         }
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
-        let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
-        settings.extend(differences(&self.config.limits, &config.limits, &[]));
-        settings.extend(differences(&self.config.api, &config.api, &[]));
+        let mut settings = differences(&self.config.balancer, &config.balancer, "balancer", &[]);
+        settings.extend(differences(&self.config.limits, &config.limits, "limits", &[]));
+        settings.extend(differences(&self.config.api, &config.api, "api", &[]));
         let mut services: Vec<ServicePlan> =
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();
@@ -165,7 +178,7 @@ impl<P: Plane> Engine<P> {
                 broken: Some(0),
             });
         };
-        let fields = differences(&now.configured, wanted, &["backends", "name"]);
+        let fields = differences(&now.configured, wanted, "service", &["backends", "name"]);
         let was = (now.configured.name != wanted.name).then(|| now.configured.name.clone());
         // Of many states, and so only if a backend changes, and once.
         let open = LazyCell::new(|| self.known_by_backend(now));
@@ -177,7 +190,7 @@ impl<P: Plane> Engine<P> {
                 backends.push(backend_plan("new", &member.wanted));
                 continue;
             };
-            let fields = differences(&before.wanted, &member.wanted, &[]);
+            let fields = differences(&before.wanted, &member.wanted, "backend", &[]);
             if !fields.is_empty() {
                 let connections = open_at(member.id);
                 let name = member.wanted.name.clone();

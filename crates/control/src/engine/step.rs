@@ -271,6 +271,8 @@ impl<P: Plane> Engine<P> {
             if !service.changes_in_step() {
                 // It did, maybe.
                 (service.agreed, service.base, service.next_base) = (None, None, None);
+                // Rows of a table that is in step; what comes now is no such table.
+                service.wanted_rows = None;
                 ready.push(number);
                 continue;
             }

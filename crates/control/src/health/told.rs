@@ -40,7 +40,10 @@ pub fn tell(addresses: &[IpAddr], word: &Word) {
     let until = now + word.every.clamp(EVERY.0, EVERY.1) * SILENT;
     let mut words = words();
     let all = words.get_or_insert_default();
-    all.retain(|_, (_, until)| *until > now);
+    // Old words count for nothing; they are looked for only where they would take memory.
+    if all.len() + addresses.len() > all.capacity() {
+        all.retain(|_, (_, until)| *until > now);
+    }
     all.extend(addresses.iter().map(|address| (*address, (word.clone(), until))));
 }
 

@@ -211,7 +211,10 @@ static __always_inline int is_handed_over(struct xdp_md *ctx)
 	__u64 queue = (__u64)ctx->ingress_ifindex << 32 | ctx->rx_queue_index;
 	__u32 *socket;
 
-	if (ctx->data_end - ctx->data > FRONT_BYTES)
+	__u64 bytes = ctx->data_end - ctx->data;
+
+	/* Sockets take frames in one buffer; what is in several goes on, and is counted as past. */
+	if (bytes > FRONT_BYTES || (has_frags && bpf_xdp_get_buff_len(ctx) != bytes))
 		return 0;
 	socket = bpf_map_lookup_elem(&queues, &queue);
 	/* Without a socket it returns the last argument. */

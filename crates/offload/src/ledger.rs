@@ -120,6 +120,13 @@ impl Ledger {
         }
     }
 
+    /// Whatever is in the queues now, rules that are not known here may have led there: those of a process before this
+    /// one, until it was killed.
+    pub fn distrust(&mut self) {
+        let ring = self.ring;
+        self.lanes.iter_mut().for_each(|lane| lane.stale = ring);
+    }
+
     fn lane(&mut self, queue: Queue) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::from(queue.0).checked_sub(1)?)
     }

@@ -248,6 +248,11 @@ impl<R: Rules> Offload<R> {
         }
     }
 
+    /// As [`Ledger::distrust`].
+    pub fn distrust(&mut self) {
+        self.ledger.distrust();
+    }
+
     /// Frames were taken out of a queue, and dealt with; `emptied`: it had no more.
     #[inline]
     pub fn polled(&mut self, queue: Queue, frames: u32, emptied: bool) {

@@ -190,7 +190,8 @@ impl Page {
         }
         grace()?;
         let end = Instant::now() + LEAVE_PATIENCE;
-        while self.ready().load(Ordering::SeqCst) != 0 && self.is_alive() {
+        // One that is about to end says first that it takes no more, and finishes what it has.
+        while self.is_alive() {
             if Instant::now() > end {
                 let process = self.process().load(Ordering::SeqCst);
                 let source = io::Error::other(format!("process {process} does not let go of it"));

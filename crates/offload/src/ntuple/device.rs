@@ -1,8 +1,8 @@
 //! The kernel's interface to a card's rules.
 
 use super::request::{
-    self, ETHTOOL_GRXCLSRLALL, ETHTOOL_GRXCLSRLCNT, ETHTOOL_GRXFHINDIR, ETHTOOL_GRXRINGS,
-    REQUEST_BYTES, RULE_COUNT, RX_CLS_LOC_SPECIAL, Request,
+    self, ETHTOOL_GRINGPARAM, ETHTOOL_GRXCLSRLALL, ETHTOOL_GRXCLSRLCNT, ETHTOOL_GRXFHINDIR,
+    ETHTOOL_GRXRINGS, REQUEST_BYTES, RULE_COUNT, RX_CLS_LOC_SPECIAL, Request,
 };
 use crate::rule::{Answer, Answered, Limits, Location, Refusal, Rule, Rules, Serial};
 use nix::errno::Errno;
@@ -17,6 +17,9 @@ fn bytes_of(words: &mut [u64]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), bytes) }
 }
 
+/// Frames in a receive ring of a card that does not say how many: no ring of a driver is larger.
+const MOST_RING: u32 = 1 << 16;
+
 /// The rules of an interface in this thread's namespace.
 #[derive(Debug)]
 pub struct Device {
@@ -24,6 +27,18 @@ pub struct Device {
     socket: UdpSocket,
     limits: Limits,
     answers: VecDeque<Answer>,
+    /// Places that are this process's own, since [`flush`](Self::flush).
+    used: u32,
+}
+
+/// Who comes next finds none of these rules, nor do packets.
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.used > 0 {
+            // Of an interface that is gone there are none.
+            let _ = self.flush(self.used);
+        }
+    }
 }
 
 impl Device {
@@ -35,8 +50,10 @@ impl Device {
     pub fn open(name: &str) -> Result<Self, Refusal> {
         let socket = UdpSocket::bind(("127.0.0.1", 0));
         let socket = socket.map_err(|why| Refusal::Device(format!("no socket: {why}")))?;
-        let limits = Limits { rules: 0, queues: 0, ring: 4096, counts: false };
-        let mut new = Self { name: name.to_owned(), socket, limits, answers: VecDeque::new() };
+        let limits = Limits { rules: 0, queues: 0, ring: MOST_RING, counts: false };
+        let answers = VecDeque::new();
+        let mut new = Self { name: name.to_owned(), socket, limits, answers, used: 0 };
+        new.limits.ring = new.ring().unwrap_or(MOST_RING);
         let queues = request::data(&new.ask(request::bare(ETHTOOL_GRXRINGS))?);
         let places = request::data(&new.ask(request::bare(ETHTOOL_GRXCLSRLCNT))?);
         new.limits.queues = queues.min(u64::from(u16::MAX)) as u16;
@@ -55,6 +72,7 @@ impl Device {
     /// # Errors
     /// If the driver does not say which there are, or one does not go.
     pub fn flush(&mut self, places: u32) -> Result<(), Refusal> {
+        self.used = self.used.max(places);
         for at in self.places_in_use()?.into_iter().filter(|at| *at < places) {
             self.ask(request::delete(Location(at)))?;
         }
@@ -85,6 +103,9 @@ impl Device {
         bytes[RULE_COUNT..RULE_COUNT + 4].copy_from_slice(&count.to_ne_bytes());
         self.call(&mut words)?;
         let bytes = bytes_of(&mut words);
+        // Some may be gone since they were counted.
+        let given = bytes[RULE_COUNT..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
+        let count = count.min(given);
         // They begin where the count ends, and the structure has padding after it.
         let places = bytes[RULE_COUNT + 4..].chunks_exact(4).take(count as usize);
         Ok(places.filter_map(|word| Some(u32::from_ne_bytes(word.try_into().ok()?))).collect())
@@ -119,6 +140,16 @@ impl Device {
                 "{name} spreads packets that no rule matches over its queues; {told}"
             ))),
         }
+    }
+
+    /// Frames that a receive ring of the card may have at most.
+    fn ring(&self) -> Result<u32, Refusal> {
+        // ethtool_ringparam: nine words of 32 bits, the second of which is it.
+        let mut words = vec![0u64; 5];
+        bytes_of(&mut words)[..4].copy_from_slice(&ETHTOOL_GRINGPARAM.to_ne_bytes());
+        self.call(&mut words)?;
+        let most = bytes_of(&mut words)[4..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
+        Ok(if most == 0 { MOST_RING } else { most })
     }
 
     /// A call of the kernel with a request, which it fills.

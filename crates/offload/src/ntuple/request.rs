@@ -18,7 +18,9 @@ pub type Request = [u8; REQUEST_BYTES];
 pub(super) const ETHTOOL_GRXRINGS: u32 = 0x2d;
 pub(super) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 pub(super) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
-/// Another structure: `ethtool_rxfh_indir`, of a command, how many rows there are, and these.
+/// Another structure: `ethtool_ringparam`.
+pub(super) const ETHTOOL_GRINGPARAM: u32 = 0x10;
+/// Another one: `ethtool_rxfh_indir`, of a command, how many rows there are, and these.
 pub(super) const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 const ETHTOOL_SRXCLSRLINS: u32 = 0x32;

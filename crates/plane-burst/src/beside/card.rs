@@ -63,11 +63,12 @@ impl Wanted {
     }
 
     /// A card that takes rules, no more of them and of queues than are wanted. A frame that the card has put into a
-    /// queue comes to the ports within `settles`.
-    pub fn of(&self, rules: impl Rules + Send + 'static, settles: Duration) -> Card {
+    /// queue comes to the ports within `settles`, where a socket holds up to `held` of them.
+    pub fn of(&self, rules: impl Rules + Send + 'static, settles: Duration, held: u32) -> Card {
         let all = rules.limits();
         let most = all.rules.min(self.rules as usize);
-        let limits = Limits { rules: most, queues: all.queues.min(self.queues), ..all };
+        let ring = all.ring.saturating_add(held);
+        let limits = Limits { rules: most, queues: all.queues.min(self.queues), ring, ..all };
         let empty = vec![None; limits.queues.into()];
         Card::Real(Real { rules: Box::new(rules), limits, settles, empty })
     }
@@ -210,6 +211,7 @@ impl Offloaded<Card> {
     ) -> Result<usize, P::Error> {
         let mut frames = [Frame::default(); BURST];
         let count = ports.receive(&mut frames)?;
+        let mut unheld = 0;
         let of_ports = match self.offload().card() {
             Card::Emulated(nic) => {
                 nic.advance(now);
@@ -219,6 +221,7 @@ impl Offloaded<Card> {
                     let flow = bytes.and_then(parsed_by_cards);
                     if let Err(mut lost) = nic.receive(flow.as_ref(), *frame) {
                         lost.fate = Fate::Drop;
+                        unheld += 1;
                         ports.finish(&[lost])?;
                     }
                 }
@@ -226,6 +229,7 @@ impl Offloaded<Card> {
             }
             Card::Real(_) => count,
         };
+        self.count_unheld(unheld);
         let taken = self.serve(ports, shared, sends_by, &mut frames[..of_ports], now)?;
         if count == 0 {
             ports.finish(&[])?;
@@ -310,12 +314,18 @@ pub struct Ruled {
     in_force: u64,
     counts: Counts,
     shares: Shares,
+    unheld: u64,
 }
 
 impl Ruled {
     /// What a plane has done.
     pub fn of<R: Rules>(plane: &Offloaded<R>) -> Self {
-        Self { in_force: plane.in_force(), counts: plane.counts(), shares: plane.shares() }
+        Self {
+            in_force: plane.in_force(),
+            counts: plane.counts(),
+            shares: plane.shares(),
+            unheld: plane.unheld(),
+        }
     }
 
     /// Adds what was done since `before`.
@@ -328,6 +338,7 @@ impl Ruled {
         counts.rules_refused += refused(now) - refused(then);
         counts.rules_unplaced += unplaced(now) - unplaced(then);
         counts.rules_doubted += now.doubted - then.doubted;
+        counts.rx_ring_full += self.unheld - before.unheld;
         counts.led += self.shares.led - before.shares.led;
         counts.steered += self.shares.steered - before.shares.steered;
         counts.steered_apart += self.shares.steered_apart - before.shares.steered_apart;

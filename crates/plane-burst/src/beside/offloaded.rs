@@ -91,6 +91,8 @@ pub struct Offloaded<R> {
     quiet: u64,
     /// Milliseconds of the last tick.
     ticked: u64,
+    /// Frames for which an emulated card's queue had no room.
+    unheld: u64,
 }
 
 /// What a burst is decided by and into.
@@ -141,6 +143,7 @@ impl<R: Rules> Offloaded<R> {
             past: 0,
             quiet: 0,
             ticked: 0,
+            unheld: 0,
         }
     }
 
@@ -166,6 +169,16 @@ impl<R: Rules> Offloaded<R> {
         places.filter(|entry| entry.phase == Phase::InForce).count() as u64
     }
 
+    /// Frames so far that were lost because a queue of the card had no room.
+    pub fn unheld(&self) -> u64 {
+        self.unheld
+    }
+
+    /// So many more.
+    pub(super) fn count_unheld(&mut self, frames: u64) {
+        self.unheld += frames;
+    }
+
     /// Which way packets have gone so far.
     pub fn shares(&self) -> Shares {
         self.shares
@@ -185,6 +198,7 @@ impl<R: Rules> Offloaded<R> {
         self.beside = Beside::default();
         self.past = shared.past();
         self.doubt_all(now);
+        self.offload.distrust();
     }
 
     /// Decides a burst of frames that were taken out of a queue, as [`Beside::process`] does, at `now` in

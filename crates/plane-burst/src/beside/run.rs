@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_dataplane::user::{Standing, UserMemory};
 use weir_dataplane::xsk::{XskConfig, XskPorts};
-use weir_dataplane::{Error, KernelPlane};
+use weir_dataplane::{Error, KernelPlane, PinnedLink};
 use weir_offload::Setup as RuleSetup;
 use weir_offload::ntuple::Device;
 
@@ -52,6 +52,14 @@ pub enum RunError {
     /// What the kernel says.
     #[error(transparent)]
     Kernel(#[from] Error),
+    /// Its rules are of a card that no longer leads packets as it did; whoever runs the plane starts it anew.
+    #[error(
+        "{interface} is another card than its rules are of, or spreads packets over its queues"
+    )]
+    OtherCard {
+        /// The interface.
+        interface: String,
+    },
     /// The program is attached nowhere, or no interface takes a socket.
     #[error("no interface of {directory} takes an AF_XDP socket: {why}")]
     NoSockets {
@@ -124,7 +132,7 @@ pub fn run(
             refused(why);
         })
         .ok()
-        .map(|card| (card, wanted.setup()))
+        .map(|(card, of)| HasRules { card, of, setup: wanted.setup() })
     });
     parts[0].memory.begin(sockets);
     parts[0].memory.take_edges(parts[0].rules.is_some());
@@ -152,12 +160,16 @@ pub fn run(
 }
 
 /// The card whose rules are wanted, or why there is none.
-fn card(wanted: &Wanted, directory: &Path, threads: usize) -> Result<Card, String> {
+fn card(
+    wanted: &Wanted,
+    directory: &Path,
+    threads: usize,
+) -> Result<(Card, Option<PinnedLink>), String> {
     if threads > 1 {
         return Err(format!("{threads} threads share the queues, and rules need a single one"));
     }
     match wanted.card {
-        RulesOf::Emulated => Ok(wanted.emulated()),
+        RulesOf::Emulated => Ok((wanted.emulated(), None)),
         RulesOf::Ntuple => {
             let pinned = KernelPlane::left_in(directory).map_err(|error| error.to_string())?;
             let links = pinned.unwrap_or_default().links;
@@ -168,7 +180,7 @@ fn card(wanted: &Wanted, directory: &Path, threads: usize) -> Result<Card, Strin
             let mut device = Device::open(&link.interface).map_err(|why| why.to_string())?;
             device.leads_to_the_first_queue().map_err(|why| why.to_string())?;
             device.flush(wanted.rules).map_err(|why| why.to_string())?;
-            Ok(wanted.of(device, SETTLES))
+            Ok((wanted.of(device, SETTLES, RING), Some(link.clone())))
         }
     }
 }
@@ -179,13 +191,33 @@ struct Part {
     memory: UserMemory,
     ports: XskPorts,
     refused: BTreeSet<Queue>,
-    rules: Option<(Card, RuleSetup)>,
+    rules: Option<HasRules>,
+}
+
+/// Rules, and what they are given by.
+struct HasRules {
+    card: Card,
+    setup: RuleSetup,
+    /// The interface whose they are, if it is one.
+    of: Option<PinnedLink>,
+}
+
+/// Whether packets that no rule matches still come by the first queue, and all of one interface: what stands behind a
+/// queue would be taken for a backend's otherwise. An interface that is gone has no queues.
+fn still_leads(link: &PinnedLink, wanted: &[Queue]) -> bool {
+    wanted.is_empty()
+        || wanted.iter().all(|(interface, _)| *interface == link.number)
+            && Device::open(&link.interface)
+                .and_then(|device| device.leads_to_the_first_queue())
+                .is_ok()
 }
 
 impl Part {
     fn run(self, directory: &Path, together: &Together, stop: &AtomicBool) -> Result<(), RunError> {
         let Self { thread, memory, ports, refused, rules } = self;
-        let mut decides = rules.map_or_else(Decides::default, Decides::by);
+        let of_card = rules.as_ref().and_then(|rules| rules.of.clone());
+        let by = |rules: HasRules| Decides::by((rules.card, rules.setup));
+        let mut decides = rules.map_or_else(Decides::default, by);
         if let Decides::WithRules(offloaded) = &mut decides {
             offloaded.begin_anew(&memory, 0);
         }
@@ -221,6 +253,7 @@ impl Part {
             told: Told::default(),
             ruled: Ruled::default(),
             refused,
+            of_card,
             memory,
         };
         let over = Over(&together.over);
@@ -370,6 +403,8 @@ struct Plane<'a> {
     ruled: Ruled,
     /// Queues that took no socket, about which that was said.
     refused: BTreeSet<Queue>,
+    /// The interface whose rules they are.
+    of_card: Option<PinnedLink>,
     memory: Rc<RefCell<UserMemory>>,
 }
 
@@ -456,6 +491,11 @@ impl Plane<'_> {
         self.let_all_go()?;
         match queues(self.directory) {
             Ok(wanted) => {
+                if let Some(link) = &self.of_card
+                    && !still_leads(link, &wanted)
+                {
+                    return Err(RunError::OtherCard { interface: link.interface.clone() });
+                }
                 let own = queues_of(&wanted, self.thread, self.together.threads);
                 let refused = &mut self.refused;
                 self.ports.change(|ports| follow_interfaces(ports, &own, refused));

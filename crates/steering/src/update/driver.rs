@@ -100,6 +100,16 @@ impl<S> Collecting<S> {
         Self { services, draining, found, drained: false, refused: BTreeMap::new() }
     }
 
+    /// A service is gone; its number may soon be another one's.
+    fn forget(&mut self, service: ServiceId) {
+        self.services.remove(&service);
+        self.refused.remove(&service);
+        if let Some(found) = self.found.take() {
+            let others: Vec<_> = found.filter(|(state, _)| state.service != service).collect();
+            self.found = Some(others.into_iter());
+        }
+    }
+
     fn check(&mut self, service: ServiceId, result: Result<(), S>) {
         if let Err(error) = result {
             self.refused.entry(service).or_insert_with(|| Arc::new(error));
@@ -177,6 +187,9 @@ impl<P, S> Driver<P, S> {
         self.unread.remove(&service);
         self.doubtful.remove(&service);
         self.frozen.remove(&service);
+        if let Some(collecting) = &mut self.collecting {
+            collecting.forget(service);
+        }
     }
 
     /// Keeps flows from starting at these services, whatever table is published meanwhile, until they are

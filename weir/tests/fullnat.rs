@@ -106,6 +106,21 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     common::eventually("connections are in the log", || {
         common::log(&balancer).matches("connection under full NAT began").count() >= 81
     });
+    // Both sides end one; the others go on.
+    let mut over = held.pop().expect("there are many");
+    assert_eq!(over.ended_by_server().expect("it is open"), over.backend);
+    let client = format!("client={} ", over.source);
+    drop(over);
+    let ended = |log: &str| -> Vec<String> {
+        let lines = log.lines().filter(|line| line.contains("connection under full NAT ended"));
+        lines.map(str::to_owned).collect()
+    };
+    common::eventually("its end is in the log", || {
+        ended(&common::log(&balancer)).iter().any(|line| line.contains(&client))
+    });
+    let source = &held[0].source;
+    let log = common::log(&balancer);
+    assert!(!ended(&log).iter().any(|line| line.contains(&format!("client={source} "))), "{log}");
     assert!(said(&balancer, &lab, &["check"]).contains("good; 3 services"));
     let doctor = said(&balancer, &lab, &["doctor"]);
     assert!(!doctor.contains("FAIL"), "{doctor}");

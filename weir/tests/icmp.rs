@@ -5,8 +5,9 @@ mod common;
 
 use std::net::IpAddr;
 
+use serde_json::Value;
 use weir_lab::topology::{INTERFACE, Topology, client4, client6};
-use weir_lab::{BalancerSpec, Lab, LabSpec};
+use weir_lab::{AgentSpec, BalancerSpec, Lab, LabSpec};
 
 const BACKENDS: usize = 4;
 const BIG: usize = 1 << 20;
@@ -32,18 +33,27 @@ fn told(lab: &Lab, backend: usize, counter: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
+/// Packets reach backends by tunnels, and answers go by the router.
 fn finds_the_mtu(method: &str) {
+    let lab = LabSpec { topology: Topology::Routed, ..LabSpec::default() };
+    finds_in(lab, method, "forward = \"ipip\"");
+}
+
+/// Packets reach backends as frames, and these write cookies into what goes by the router: what it quotes has them.
+fn finds_the_mtu_by_cookies(method: &str) {
+    let agent = Some(AgentSpec::new(common::WEIR));
+    let lab = LabSpec { topology: Topology::Dual, agent, ..LabSpec::default() };
+    let status = finds_in(lab, method, "answers = \"backend\"");
+    assert_eq!(status["bare_packets"].as_u64(), Some(0), "every backend writes its cookies");
+}
+
+/// Returns the status after it.
+fn finds_in(lab: LabSpec, method: &str, service_lines: &str) -> Value {
     let _alone = common::alone();
-    let lab = common::lab_of(LabSpec {
-        backends: BACKENDS,
-        topology: Topology::Routed,
-        big_bytes: BIG as u64,
-        ..LabSpec::default()
-    });
-    let service_lines = "forward = \"ipip\"".to_owned();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, big_bytes: BIG as u64, ..lab });
     let spec = BalancerSpec {
         method: method.into(),
-        service_lines,
+        service_lines: service_lines.into(),
         ..BalancerSpec::new(common::WEIR, BACKENDS)
     };
     let balancer = common::start_spec(&lab, spec);
@@ -69,6 +79,7 @@ fn finds_the_mtu(method: &str) {
     let outcomes = status["outcomes"].as_array().unwrap();
     let unknown = outcomes.iter().find(|one| one["reason"] == "unknown_quote");
     assert!(unknown.is_none(), "{unknown:?}");
+    status
 }
 
 #[test]
@@ -84,4 +95,19 @@ fn tracked_finds_the_mtu_of_a_path() {
 #[test]
 fn jet_finds_the_mtu_of_a_path() {
     finds_the_mtu("jet");
+}
+
+#[test]
+fn residue_finds_the_mtu_of_a_path() {
+    finds_the_mtu("residue");
+}
+
+#[test]
+fn cheetah_finds_the_mtu_of_a_path() {
+    finds_the_mtu_by_cookies("cheetah");
+}
+
+#[test]
+fn stateful_cheetah_finds_the_mtu_of_a_path() {
+    finds_the_mtu_by_cookies("cheetah-stateful");
 }

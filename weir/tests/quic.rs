@@ -36,12 +36,52 @@ fn config(number: usize, lengths: (usize, usize), key: Option<&str>) -> String {
     )
 }
 
+/// How packets get to the servers.
+#[derive(Clone, Copy)]
+enum Way {
+    Frames,
+    Tunnels,
+    Nat,
+}
+
+impl Way {
+    fn topology(self) -> Topology {
+        match self {
+            Self::Frames => Topology::L2,
+            Self::Tunnels => Topology::Routed,
+            Self::Nat => Topology::Nat,
+        }
+    }
+
+    /// The service's line that says so.
+    fn line(self) -> &'static str {
+        match self {
+            Self::Frames => "forward = \"l2\"",
+            Self::Tunnels => "forward = \"ipip\"",
+            Self::Nat => "forward = \"nat\"",
+        }
+    }
+
+    /// Where a backend's server listens: translated packets have the backend's own address.
+    fn listens(self, backend: usize) -> SocketAddr {
+        match self {
+            Self::Frames | Self::Tunnels => QUIC,
+            Self::Nat => (topology::backend4(backend), QUIC.port()).into(),
+        }
+    }
+}
+
 /// The service with the first backends.
 fn service(method: &str, quic: &str) -> String {
+    service_by(Way::Frames, method, quic)
+}
+
+fn service_by(way: Way, method: &str, quic: &str) -> String {
     let mut text = format!(
         "\n[[service]]\nname = \"quic\"\nvip = \"{VIP4}\"\nprotocol = \"udp\"\nport = {}\n\
-         method = \"{method}\"\n[service.check]\nenabled = false\n",
-        QUIC.port()
+         method = \"{method}\"\n{}\n[service.check]\nenabled = false\n",
+        QUIC.port(),
+        way.line()
     );
     if !quic.is_empty() {
         text += &format!("[service.quic]\n{quic}");
@@ -63,16 +103,25 @@ struct World {
 impl World {
     /// In a runtime.
     fn new(method: &str, quic: &str) -> Self {
-        let lab = lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
-        let spec =
-            BalancerSpec { more_services: service(method, quic), ..BalancerSpec::new(WEIR, FIRST) };
+        Self::by(Way::Frames, method, quic)
+    }
+
+    fn by(way: Way, method: &str, quic: &str) -> Self {
+        let topology = way.topology();
+        let lab = lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
+        let spec = BalancerSpec {
+            more_services: service_by(way, method, quic),
+            service_lines: way.line().into(),
+            ..BalancerSpec::new(WEIR, FIRST)
+        };
         let balancer = start_spec(&lab, spec);
         let certificate = Arc::new(Certificate::new());
         let file: PathBuf = balancer.socket().with_file_name("quic-quic.toml");
         let servers = (0..BACKENDS)
             .map(|backend| {
                 let is = (format!("b{backend}"), topology::backend4(backend).into());
-                stack::serve(&certificate, lab.backend(backend).netns(), QUIC, is, &file)
+                let (netns, at) = (lab.backend(backend).netns(), way.listens(backend));
+                stack::serve(&certificate, netns, at, is, &file)
             })
             .collect();
         Self { lab, balancer, certificate, _servers: servers }
@@ -161,11 +210,11 @@ async fn keep_moving(
     })
 }
 
-fn unbroken(method: &str, seed: u64) {
+fn unbroken(way: Way, method: &str, seed: u64) {
     let runtime = runtime();
     let _inside = runtime.enter();
     let plain = config(0, (2, 10), None);
-    let world = Arc::new(World::new(method, &plain));
+    let world = Arc::new(World::by(way, method, &plain));
     let stop = Arc::new(AtomicBool::new(false));
     let moving = runtime.block_on(keep_moving(&world, &stop, seed));
     let wait = || std::thread::sleep(Duration::from_millis(800));
@@ -233,8 +282,22 @@ fn connections_move_while_the_pool_changes_and_keys_rotate() {
     let _alone = alone();
     let seed = seed();
     for method in ["concury", "tracked", "jet", "residue"] {
-        unbroken(method, seed);
+        unbroken(Way::Frames, method, seed);
     }
+}
+
+/// Through a router's network, which frames do not cross.
+#[test]
+fn connections_move_through_tunnels() {
+    let _alone = alone();
+    unbroken(Way::Tunnels, "concury", seed());
+}
+
+/// To servers that know nothing of the service, whose answers the balancer translates.
+#[test]
+fn connections_move_under_nat() {
+    let _alone = alone();
+    unbroken(Way::Nat, "concury", seed());
 }
 
 /// A connection of a fleet's client, and which client that is.

@@ -135,18 +135,18 @@ fn socket(netns: &NetNs, address: SocketAddr) -> io::Result<UdpSocket> {
     netns.enter(|| UdpSocket::bind(address)).expect("the lab's namespace")
 }
 
-/// Starts a server that is called `name` on a backend with this address.
+/// Starts a server that is called `name` on a backend with this address, at the place `at`.
 pub fn serve(
     certificate: &Certificate,
     netns: &NetNs,
-    vip: SocketAddr,
+    at: SocketAddr,
     (name, address): (String, IpAddr),
     file: &Path,
 ) -> Endpoint {
     let mut config = EndpointConfig::default();
     let file = file.to_owned();
     config.cid_generator(move || Box::new(Ids { file: file.clone(), address }));
-    let socket = socket(netns, vip).expect("a socket of the service");
+    let socket = socket(netns, at).expect("a socket of the service");
     let endpoint =
         Endpoint::new(config, Some(certificate.server()), socket, Arc::new(TokioRuntime));
     let endpoint = endpoint.expect("an endpoint");

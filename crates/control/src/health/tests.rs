@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::checker::{GOLDEN, State};
 use super::connect::{lack, reason};
 use super::*;
+use crate::config::{Exchange, Script, What};
 use crate::testnet::Pair;
 use tokio::sync::mpsc;
 
@@ -335,6 +336,56 @@ fn a_check_that_cannot_be_made_decides_nothing() {
         });
     };
     pair.lb.enter(inside).unwrap();
+}
+
+/// This process has no file descriptor left: that is no failure of the backend, however it is asked, and what becomes
+/// of it meanwhile is learnt later.
+#[test]
+fn a_check_without_a_file_descriptor_decides_nothing() {
+    // The limit is the process's, and others are in need of it: so a process of its own, this test once more.
+    const ALONE: &str = "WEIR_WITHOUT_FILES";
+    if std::env::var_os(ALONE).is_none() {
+        let (_, module) = module_path!().split_once("::").expect("the crate's name");
+        let test = format!("{module}::a_check_without_a_file_descriptor_decides_nothing");
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let done = again.args(["--exact", &test]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (listener, address) = listen();
+        let (checker, mut receiver) = Checker::new();
+        checker.set_targets(vec![target(1, address)]);
+        until(&checker, |status| status.successes >= 3).await;
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        // What is open stays so.
+        setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
+        let learns_nothing = async || {
+            until(&checker, |status| status.unknown).await;
+            // So many more that it would be down by now.
+            let end = checker.snapshot()[0].checks + 10;
+            until(&checker, |status| status.checks >= end).await;
+            let status = &checker.snapshot()[0];
+            assert!(status.up && status.unknown && status.failed == 0, "{status:?}");
+            let words = "no file descriptor left (ulimit -n)";
+            assert!(status.last_result.as_ref().unwrap().contains(words), "{status:?}");
+        };
+        learns_nothing().await;
+        let udp = Exchange { send: b"?".to_vec(), expect: Vec::new() };
+        let script = Script { command: vec!["/bin/true".into()], user: None };
+        for what in [What::Udp(udp), What::Script(script)] {
+            let outcome = ask(None, address, &what, PATIENCE, (&[], None)).await;
+            assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+        }
+        drop(listener);
+        learns_nothing().await;
+        quiet(&mut receiver, 1).await;
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+        let down = next(&mut receiver).await;
+        assert_eq!((down.up, &*down.detail), (false, "connection refused"));
+    });
 }
 
 #[test]

@@ -146,3 +146,78 @@ fn packets_and_failures_come_between_any_two_steps() {
     println!("{packets} packets, {failures} failures, {beside} connections began beside one");
     assert!(*packets > 50_000 && *failures > 100 && *beside > 1_000);
 }
+
+/// Rounds after which an update ends, whatever is pending.
+const ROUNDS: u64 = 4;
+
+/// Flows that begin at every step, some of which no table of the update agrees with: it ends after its rounds, packets
+/// follow its table and ask for what is pending, and it is tried again. When no more flows begin it is completed.
+#[test]
+fn an_update_that_flows_outrun_is_tried_again() {
+    let mut world = World::new(1);
+    world.start(0, 0..300);
+    let (sender, mut commands) = channel(4).expect("descriptors");
+    world.engine.urgent = commands.urgent();
+    let begun: Arc<Mutex<Vec<(FlowKey, BackendId)>>> = Arc::default();
+    let begins = Arc::clone(&begun);
+    world.engine.plane.between = Between::steps(move |plane: &mut Soft| {
+        let mut begun = begins.lock().expect("whole");
+        for _ in 0..20 {
+            let flow = flow(0, 1_000 + begun.len() as u32);
+            let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+            let Outcome::Forwarded(backend) = plane.process(&frame) else { panic!("{flow}") };
+            begun.push((flow, backend));
+        }
+    });
+    // A backend is found down that all tables of an update lead to which has begun: new flows are kept from it.
+    let fail = |world: &World, name: &str| {
+        let service = &world.engine.services["a"];
+        let backend = service.member(name).expect("there").id;
+        let (id, at) = (service.target(backend), Instant::now());
+        let down = Transition { id, up: false, spoken: None, detail: "no answer".into(), at };
+        assert!(sender.try_send(Command::Health(vec![down])).is_ok());
+        backend
+    };
+    let shown = |world: &World| world.engine.plane.asked(Operation::Show);
+    let asks = |world: &World| {
+        let number = world.engine.services["a"].number;
+        world.engine.plane.tables[&number].header().flags().has(Flags::PENDING)
+    };
+    let unfinished = |world: &World| {
+        let words = "flows that started meanwhile are still pending";
+        let said = world.warnings();
+        let told = said.iter().any(|one| one.starts_with("service a: ") && one.contains(words));
+        assert!(told, "{said:?}");
+        assert!(asks(world), "else those would go elsewhere");
+        // A backend has failed since it began: it need not wait.
+        let trouble = world.engine.services["a"].trouble.as_ref().expect("it is tried again");
+        assert!(trouble.again <= Instant::now());
+    };
+    let check = |world: &mut World, down: &[BackendId]| {
+        world.live.extend(begun.lock().expect("whole").iter().copied());
+        world.live.retain(|_, backend| !down.contains(backend));
+        world.check();
+    };
+
+    let mut down = vec![fail(&world, "b1")];
+    let before = shown(&world);
+    let weight = |reply| Command::Weight("a".into(), "b3".into(), 2, reply);
+    world.ask(weight).expect("its table is published");
+    assert_eq!(shown(&world) - before, ROUNDS);
+    unfinished(&world);
+    check(&mut world, &down);
+
+    down.push(fail(&world, "b2"));
+    let before = shown(&world);
+    world.engine.upkeep(&mut Timers::new());
+    assert_eq!(shown(&world) - before, ROUNDS);
+    unfinished(&world);
+    check(&mut world, &down);
+
+    world.engine.plane.between = Between::default();
+    world.engine.upkeep(&mut Timers::new());
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert!(world.engine.services["a"].trouble.is_none() && !asks(&world));
+    check(&mut world, &down);
+    assert!(world.start(0, 100_000..100_100).iter().all(|backend| !down.contains(backend)));
+}

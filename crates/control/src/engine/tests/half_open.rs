@@ -12,10 +12,15 @@ const STATES: u32 = 5_000;
 const HALF_OPEN: u32 = 2_000;
 
 fn world() -> (World, Arc<AtomicU32>) {
+    world_of(STATES, HALF_OPEN)
+}
+
+/// With these limits.
+fn world_of(states: u32, half_open: u32) -> (World, Arc<AtomicU32>) {
     let memory = SoftMemory::new(100_000, 1 << 14, 64);
     let mut world = World::over(memory, 1, |config| {
-        config.limits.states_per_service = STATES;
-        config.limits.half_open_flows = HALF_OPEN;
+        config.limits.states_per_service = states;
+        config.limits.half_open_flows = half_open;
     });
     let clock = Arc::new(AtomicU32::new(1_000));
     let read = clock.clone();
@@ -42,6 +47,30 @@ impl World {
             let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
             assert!(matches!(self.engine.plane.process(&frame), Outcome::Forwarded(_)));
         }
+    }
+
+    /// A share of these flows, which nobody remembers, has moved as `own` says, and hardly one of them otherwise.
+    fn moved(
+        &mut self,
+        flows: &mut [(FlowKey, BackendId)],
+        share: f64,
+        own: impl Fn(BackendId, BackendId) -> bool,
+    ) {
+        let (mut moved, mut otherwise) = (0u32, 0u32);
+        for (flow, at) in &mut *flows {
+            let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
+            let Outcome::Forwarded(to) = self.engine.plane.process(&frame) else {
+                panic!("{flow}")
+            };
+            if to != *at {
+                *(if own(*at, to) { &mut moved } else { &mut otherwise }) += 1;
+            }
+            *at = to;
+        }
+        let [moved, otherwise] = [moved, otherwise].map(|n| f64::from(n) / flows.len() as f64);
+        println!("{moved:.4} moved, {otherwise:.4} otherwise; the share is {share:.4}");
+        assert!((moved - share).abs() < 0.04, "{moved} instead of {share}");
+        assert!(otherwise < 0.025, "{otherwise}");
     }
 
     fn known_of(&self, clients: std::ops::Range<u32>) -> usize {
@@ -131,6 +160,65 @@ fn open_connections_beyond_their_limit_are_refused_and_take_nothing_from_others(
     assert_eq!((service.refused_states, service.states), (50, STATES as usize));
     world.live = flows;
     world.drain("a", "b1").expect("nothing is refused");
+    world.check();
+}
+
+/// Whom nobody remembers, of half-open connections and of open ones, a table leads on to the slot that it had: with that
+/// go those of which a change of the pool gives the slot to another backend, and no others but the few whose cells a
+/// state shares that gets another slot. So there are few states here. A table that is built for nothing moves none.
+#[test]
+fn what_is_beyond_the_limits_moves_with_the_pool_and_not_else() {
+    const OPEN: u32 = 100;
+    const FLOOD: u32 = 4_000;
+    const BEYOND: u32 = 4_000;
+    let (mut world, _) = world_of(OPEN, 50);
+    for first in (0..FLOOD).step_by(500) {
+        world.start(0, first..first + 500);
+        world.engine.drain_reports().expect("nothing is refused");
+    }
+    world.connect(FLOOD..FLOOD + OPEN);
+    world.engine.drain_reports().expect("nothing is refused");
+    world.engine.sweep().expect("nothing is refused");
+    (0..3).for_each(|_| world.engine.look_at_half_open().expect("nothing is refused"));
+    world.engine.update("a").expect("nothing is refused");
+    world.connect(FLOOD + OPEN..FLOOD + OPEN + BEYOND);
+    world.engine.drain_reports().expect("nothing is refused");
+    let service = &world.engine.status().expect("readable").services[0];
+    assert!(service.refused_states >= u64::from(BEYOND), "{service:?}");
+    assert!(service.states <= 200, "{service:?}");
+    let service = &world.engine.services["a"];
+    let is_known = |flow: &FlowKey| service.known(&StateKey::of_flow(flow)).is_some();
+    let (known, others): (HashMap<_, _>, HashMap<_, _>) =
+        std::mem::take(&mut world.live).into_iter().partition(|(flow, _)| is_known(flow));
+    world.live = known;
+    let mut others: Vec<_> = others.into_iter().collect();
+    assert!(others.len() >= (FLOOD + BEYOND) as usize - 100, "{}", others.len());
+    // The update above was made with cells of the connections that have come, of which two may have closed a cycle.
+    for (flow, at) in &mut others {
+        let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
+        let Outcome::Forwarded(to) = world.engine.plane.process(&frame) else { panic!("{flow}") };
+        *at = to;
+    }
+    let before = others.clone();
+    world.engine.update("a").expect("nothing is refused");
+    world.moved(&mut others, 0.0, |_, _| false);
+    assert_eq!(others, before, "nothing has changed");
+    let id = |world: &World, name: &str| world.engine.services["a"].member(name).expect("there").id;
+
+    // A third becomes a half.
+    let weight = |reply| Command::Weight("a".into(), "b2".into(), 2, reply);
+    world.ask(weight).expect("nothing is refused");
+    let b2 = id(&world, "b2");
+    world.moved(&mut others, 1.0 / 6.0, |_, to| to == b2);
+    world.check();
+    let add = |reply| Command::Add("a".into(), backend(0, 4), reply);
+    world.ask(add).expect("there is room");
+    let b4 = id(&world, "b4");
+    world.moved(&mut others, 0.2, |_, to| to == b4);
+    world.check();
+    world.drain("a", "b3").expect("nothing is refused");
+    let b3 = id(&world, "b3");
+    world.moved(&mut others, 0.2, |from, _| from == b3);
     world.check();
 }
 

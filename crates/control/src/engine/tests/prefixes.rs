@@ -104,6 +104,54 @@ fn a_prefix_takes_no_more_than_its_share() {
     }
 }
 
+/// A table that grows leads those whom nobody remembers to where the one before led them, as long as it has the same
+/// hash key.
+#[test]
+fn growth_moves_nobody_who_is_beyond_a_limit() {
+    const OF_THIS: u32 = 300;
+    const BEYOND: u32 = 2_000;
+    let mut grown = 0;
+    for _ in 0..20 {
+        let mut world = world("", OF_THIS);
+        world.connections((0..OF_THIS).map(crowd));
+        // So many that one that closes a cycle makes the table larger.
+        world.connections((0..1_000).map(|n| flow(0, n)));
+        world.engine.update("a").expect("nothing is refused");
+        let remembered = world.live.clone();
+        world.connections((OF_THIS..OF_THIS + BEYOND).map(crowd));
+        assert_eq!(world.refused_of_prefix(), u64::from(BEYOND));
+        let mut beyond = std::mem::replace(&mut world.live, remembered);
+        beyond.retain(|flow, _| !world.live.contains_key(flow));
+        assert_eq!(beyond.len(), BEYOND as usize);
+        let table = |world: &World| {
+            let published = world.engine.services["a"].builder.published();
+            let image = published.expect("there is one");
+            (image.header().key, image.elements())
+        };
+        let mut before = table(&world);
+        for first in (1_000..4_000).step_by(500) {
+            world.connections((first..first + 500).map(|n| flow(0, n)));
+            world.engine.update("a").expect("nothing is refused");
+            world.check();
+            let after = table(&world);
+            if after.0 != before.0 {
+                break;
+            }
+            for (flow, backend) in &beyond {
+                let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
+                let went = world.engine.plane.process(&frame);
+                assert_eq!(went, Outcome::Forwarded(*backend), "{flow}");
+            }
+            grown += u32::from(after.1 > before.1);
+            before = after;
+        }
+        if grown >= 3 {
+            break;
+        }
+    }
+    assert!(grown >= 3, "{grown}");
+}
+
 /// What the status says of connections that nobody remembers goes when those of their age have ended, and comes
 /// with the next ones.
 #[test]

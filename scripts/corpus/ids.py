@@ -89,6 +89,17 @@ def books():
                   sends(datagram(family, long(b"")), table, new=True, id="too_short"))
         book.case(f"version_negotiation_{said}", "quic.decoded", "open", "The version does not matter.",
                   sends(datagram(family, long(id_, version=0)), led, id="decoded"))
+        other = id_[:1] + bytes([id_[1] ^ 1]) + id_[2:]
+        book.case(f"coalesced_{said}", "quic.decoded", "open",
+                  "Packets of one connection in one datagram: RFC 9000 section 12.2. The first one's id leads.",
+                  sends(datagram(family, long(id_) + long(id_) + short(id_)), led, id="decoded"),
+                  sends(datagram(family, short(id_)), led, id="remembered"))
+        book.case(f"coalesced_with_another_{said}", "quic.decoded", "open",
+                  "One with another id behind it: nobody looks there.",
+                  sends(datagram(family, long(id_) + short(other)), led, id="decoded"))
+        book.case(f"coalesced_behind_another_{said}", "quic.no_server", "open",
+                  "One with an id of no server before it: nobody looks behind that.",
+                  sends(datagram(family, long(other) + short(id_)), table, new=True, id="no_server"))
         book.case(f"gone_{said}", "quic.gone", "open", "An id of a backend that has just gone leads nowhere.",
                   sends(datagram(family, short(id_)), led, id="decoded"), change(gone="b1"),
                   sends(datagram(family, short(id_)), table, new=True, id="gone"))

@@ -5,14 +5,17 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
-use common::{Held, METHODS, WEB4};
+use common::{Held, METHODS, PATIENCE, WEB4};
 use weir_lab::topology::{VIP4, client4};
-use weir_lab::{BalancerSpec, Lab, LabSpec};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 /// The last one belongs to a service of its own.
 const PORTS: [u16; 4] = [8080, 8081, 9090, 80];
 const CLIENT_ADDRESSES: usize = 40;
+/// Addresses besides, which nobody has heard of before all changes are made.
+const FRESH_ADDRESSES: usize = 30;
 
 /// A service at all ports of the address but 80, with the lab's first three backends.
 fn any_service(method: &str) -> String {
@@ -56,10 +59,31 @@ fn homes(held: &[Held]) -> BTreeMap<IpAddr, String> {
     homes.into_iter().map(single).collect()
 }
 
-fn client_affinity(method: &str) {
+/// The fresh addresses of all clients.
+fn fresh(lab: &Lab) -> impl Iterator<Item = (usize, SocketAddr)> {
+    let numbers = CLIENT_ADDRESSES..CLIENT_ADDRESSES + FRESH_ADDRESSES;
+    let all =
+        (0..lab.clients().len()).flat_map(move |client| numbers.clone().map(move |n| (client, n)));
+    all.map(|(client, number)| (client, SocketAddr::new(client4(client, number).into(), 0)))
+}
+
+/// Where a client that is unknown would be sent, without asking as one.
+fn if_new(balancer: &Balancer, from: SocketAddr) -> String {
+    let (from, to) = (format!("{}:1024", from.ip()), format!("{VIP4}:{}", PORTS[0]));
+    let text = balancer.command(&["explain", "tcp", &from, &to, "--json"]).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(said["known"], false, "{said}");
+    // The one of its first packet is said if it is another than that of later ones.
+    let first = said["backend_if_new"].as_str().or_else(|| said["backend"].as_str());
+    first.unwrap_or_else(|| panic!("{said}")).to_owned()
+}
+
+/// `lines` are of the service with affinity by client.
+fn client_affinity(method: &str, lines: &str) {
+    let _alone = common::alone();
     let lab = common::lab_of(LabSpec {
         backends: 4,
-        addresses_per_client: CLIENT_ADDRESSES,
+        addresses_per_client: CLIENT_ADDRESSES + FRESH_ADDRESSES,
         more_ports: PORTS[..3].to_vec(),
         ..LabSpec::default()
     });
@@ -67,7 +91,8 @@ fn client_affinity(method: &str) {
         &lab,
         BalancerSpec {
             method: method.into(),
-            more_services: any_service(method),
+            more_services: any_service(method)
+                .replace("affinity = \"client\"\n", &format!("affinity = \"client\"\n{lines}")),
             ..BalancerSpec::new(common::WEIR, 4)
         },
     );
@@ -97,18 +122,47 @@ fn client_affinity(method: &str) {
         held.truncate(first.len() * 3);
         held.extend(again.into_iter().step_by(7));
     }
+    // The backend that was added serves clients that are new: with jet once it was announced for long enough, in
+    // which no client is silent.
+    let until = Instant::now() + PATIENCE;
+    while !fresh(&lab).any(|(_, from)| if_new(&balancer, from) == "b3") {
+        common::assert_unbroken(&mut held, "while it is announced", &balancer);
+        assert!(Instant::now() < until, "{method}: b3 gets no new client");
+    }
+    let went: Vec<String> = fresh(&lab)
+        .map(|(client, from)| {
+            let to = SocketAddr::new(VIP4.into(), PORTS[0]);
+            let opened = lab.clients()[client].enter(|| Held::open(from, to)).unwrap();
+            opened.expect("a connection").backend
+        })
+        .collect();
+    assert!(went.iter().any(|backend| backend == "b3"), "{method}: {went:?}");
+    // That changes nothing for those that were there before.
+    assert_eq!(homes(&hold_all(&lab)), first, "{method}: beside new clients");
+    common::assert_unbroken(&mut held, "beside new clients", &balancer);
     // The service at port 80 is another one, and places flows, not clients.
     common::reach_all(&lab, WEB4, 4);
 }
 
 #[test]
 fn clients_stay_together_with_concury() {
-    client_affinity("concury");
+    client_affinity("concury", "");
 }
 
 #[test]
 fn clients_stay_together_with_tracked() {
-    client_affinity("tracked");
+    client_affinity("tracked", "");
+}
+
+#[test]
+fn clients_stay_together_with_residue() {
+    client_affinity("residue", "");
+}
+
+/// A change is announced, and in force when all clients that have sent something meanwhile are known.
+#[test]
+fn clients_stay_together_with_jet() {
+    client_affinity("jet", "warm_up = 20\n");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,7 +13,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Held, WEB4, WEB6, WEIR};
+use common::{Held, PATIENCE, WEB4, WEB6, WEIR};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use weir_lab::topology::INTERFACE;
 use weir_lab::{AgentSpec, Backend, Balancer, BalancerSpec, Lab, LabSpec, NetNs};
 
@@ -208,6 +211,101 @@ fn who_writes_no_cookies_is_tracked() {
     }
 }
 
+/// The echo of a connection's latest request, and two times: the answer that it is of was sent after the first, the
+/// next answer after the second.
+struct Echo {
+    echo: u32,
+    sent_after: Instant,
+    next_after: Instant,
+}
+
+/// What backends' TCP is given as echoes of its timestamps, once the agents have restored them: raw sockets see each
+/// packet behind the agent's program. A request echoes the answer to the one before it. So from one request to the
+/// next of a connection the echo goes on by no more than the time between these answers, and never back; one that was
+/// restored one wrap off does one or the other.
+struct Echoes {
+    sockets: Vec<File>,
+    began: Instant,
+    wrap: Duration,
+    known: HashMap<[u8; 6], Echo>,
+    /// How many were compared with the one before; and of these, within so little time that a wrap is too much.
+    compared: u64,
+    sharply: u64,
+}
+
+impl Echoes {
+    fn of(lab: &Lab, wrap: Duration) -> Self {
+        let open = |backend: &Backend| {
+            let raw = || {
+                let (family, flags) = (AddressFamily::Inet, SockFlag::SOCK_NONBLOCK);
+                socket(family, SockType::Raw, flags, SockProtocol::Tcp)
+            };
+            File::from(backend.netns().enter(raw).unwrap().unwrap())
+        };
+        let sockets = lab.backends().iter().map(open).collect();
+        let known = HashMap::new();
+        Self { sockets, began: Instant::now(), wrap, known, compared: 0, sharply: 0 }
+    }
+
+    /// Reads what has come since this was done last: requests that were sent after `asked`, one of a connection at
+    /// most, and have been answered.
+    fn hear(&mut self, asked: Instant) {
+        let now = Instant::now();
+        let mut packet = [0; 2048];
+        for mut socket in &self.sockets {
+            loop {
+                let length = match socket.read(&mut packet) {
+                    Ok(length) => length,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => panic!("{error}"),
+                };
+                let Some((flow, echo)) = request(&packet[..length]) else { continue };
+                let next = Echo { echo, sent_after: self.began, next_after: asked };
+                let Some(before) = self.known.insert(flow, next) else { continue };
+                let most = now - before.sent_after + Duration::from_millis(100);
+                let on = echo.wrapping_sub(before.echo) as i32;
+                assert!(
+                    on >= 0 && on as u128 <= most.as_millis(),
+                    "{flow:?}: {on} ms from {} to {echo}, within {most:?}",
+                    before.echo
+                );
+                self.compared += 1;
+                self.sharply += u64::from(most < self.wrap);
+                // A request that was sent again says nothing of another answer.
+                if on > 0 {
+                    let known = self.known.get_mut(&flow).expect("it was put there");
+                    known.sent_after = before.next_after;
+                } else {
+                    self.known.insert(flow, before);
+                }
+            }
+        }
+    }
+}
+
+/// The client's address and port and the timestamp that is echoed, if an IPv4 packet is a request.
+fn request(packet: &[u8]) -> Option<([u8; 6], u32)> {
+    let tcp = packet.get(usize::from(packet.first()? & 15) * 4..)?;
+    let header = usize::from(tcp.get(12)? >> 4) * 4;
+    if tcp[2..4] != WEB4.port().to_be_bytes() || tcp.len() <= header {
+        return None;
+    }
+    let mut options = tcp.get(20..header)?;
+    while let Some((&kind, rest)) = options.split_first() {
+        match kind {
+            0 => return None,
+            1 => options = rest,
+            8 => {
+                let echo = u32::from_be_bytes(options.get(6..10)?.try_into().ok()?);
+                let (address, port) = (&packet[12..16], &tcp[..2]);
+                return Some(([address, port].concat().try_into().ok()?, echo));
+            }
+            _ => options = options.get(usize::from(*rest.first()?).max(2)..)?,
+        }
+    }
+    None
+}
+
 /// Connections that are busy, and others that are idle, over several wraps of the lower half: of two seconds
 /// each, or with WEIR_CLOCK_BITS=16 the real ones, of 65.5 s (`make soak`).
 #[test]
@@ -220,28 +318,38 @@ fn the_clock_wraps_under_connections() {
     let wrap = Duration::from_millis(1 << bits);
     common::reach_all(&lab, WEB4, 4);
     let before = refused(&lab);
+    let mut echoes = Echoes::of(&lab, wrap);
     let (mut busy, mut idle, mut silent) = (hold(&lab, 30), hold(&lab, 30), hold(&lab, 30));
+    echoes.hear(echoes.began);
+    let mut ask = |held: &mut [Held], when: &str| {
+        let asked = Instant::now();
+        common::assert_unbroken(held, when, &balancer);
+        echoes.hear(asked);
+        echoes.sharply
+    };
     let started = Instant::now();
     let mut next_idle = wrap * 5 / 4;
-    let mut rounds = 0;
-    while started.elapsed() < wrap * 7 / 2 || rounds < 20 {
-        common::assert_unbroken(&mut busy, "busy", &balancer);
+    let (mut rounds, mut sharply) = (0, 0);
+    while started.elapsed() < wrap * 7 / 2 || rounds < 20 || sharply < 200 {
+        sharply = ask(&mut busy, "busy");
         rounds += 1;
         if started.elapsed() > next_idle {
-            common::assert_unbroken(&mut idle, "idle for more than a wrap", &balancer);
+            ask(&mut idle, "idle for more than a wrap");
             next_idle = started.elapsed() + wrap * 5 / 4;
         }
+        assert!(started.elapsed() < wrap * 4 + PATIENCE * 2, "{sharply} echoes were compared");
         thread::sleep((wrap / 64).min(Duration::from_millis(500)));
     }
-    common::assert_unbroken(&mut silent, "silent for three wraps", &balancer);
-    common::assert_unbroken(&mut idle, "idle", &balancer);
+    ask(&mut silent, "silent for three wraps");
+    ask(&mut idle, "idle");
     println!("{rounds} rounds in {:?}", started.elapsed());
+    println!("{} echoes compared, {} of them sharply", echoes.compared, echoes.sharply);
     assert_eq!(refused(&lab), before, "PAWS or a checksum dropped packets");
     assert_eq!(bare(&balancer), 0, "every backend wrote its cookies");
     for backend in lab.backends() {
         let times = round_trips(backend);
         let worst = times.iter().copied().fold(0.0, f64::max);
-        // An echo that was not restored says days.
+        // Where it goes by an echo at all, for what was sent again, one that was not restored says days.
         assert!(worst < common::PATIENCE.as_secs_f64() * 1e3, "{worst} ms: {times:?}");
         assert!(backend.stop_agent());
         let last = said(backend);

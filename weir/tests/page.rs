@@ -1,6 +1,6 @@
 //! The page in a real browser, headless Chromium: what it shows is what the status says, a backend is drained
-//! by keyboard and after a question, and a phone needs no scrolling sideways. WEIR_SHOTS=DIRECTORY keeps
-//! pictures.
+//! by keyboard and after a question, a phone needs no scrolling sideways, and whoever may only look finds no button
+//! that changes anything. WEIR_SHOTS=DIRECTORY keeps pictures.
 
 mod common;
 
@@ -155,6 +155,11 @@ fn a_browser_shows_and_drains() {
             browser.run("return document.querySelector('[data-of=states] .num').textContent");
         shown.as_str().and_then(|shown| shown.trim().parse::<u64>().ok()).is_some_and(|n| n >= 60)
     });
+    // The line of the last hour has a point every ten seconds, and goes from one to the next.
+    eventually("rates are drawn", || {
+        let line = "const line = document.querySelector('#big .line'); return line && line.getAttribute('d')";
+        browser.run(line).as_str().is_some_and(|path| path.starts_with('M') && path.contains('L'))
+    });
     // Whoever hears the page: everything that can be pressed has a name, pictures say what they show.
     let nameless = browser.run(
         "return [...document.querySelectorAll('button, summary, [role=img]')].filter(e => \
@@ -185,6 +190,13 @@ fn a_browser_shows_and_drains() {
     eventually("the page says so", || {
         text("changes").contains("drains") && text("notice").contains("drains")
     });
+    // And what it did to connections.
+    let what = browser.run(
+        "return [...document.querySelectorAll('#changes li')].find(e => \
+         e.textContent.includes('drains')).querySelector('.who').textContent",
+    );
+    let what = what.as_str().unwrap_or_default();
+    assert!(what.contains(" connections there, none broken"), "{what}");
     let undrain =
         format!("return !!document.querySelector('[aria-label=\"Undrain {name} of web4\"]')");
     eventually("it can be undone", || browser.run(&undrain) == true);
@@ -203,4 +215,18 @@ fn a_browser_shows_and_drains() {
     eventually("the page says that it is gone", || text("link").contains("no connection"));
     balancer.launch().unwrap();
     eventually("the page is live again", || text("link") == "live");
+    // The next one lets whoever reaches it look, and nothing else.
+    balancer.kill();
+    let file = std::fs::read_to_string(balancer.config()).unwrap();
+    let only_looks = file.replace("web_role = \"operate\"", "web_role = \"read\"");
+    assert_ne!(file, only_looks);
+    std::fs::write(balancer.config(), only_looks).unwrap();
+    balancer.launch().unwrap();
+    browser.ask("/url", &json!({ "url": "http://127.0.0.1:8080/" }));
+    let count = |what: &str| {
+        browser.run(&format!("return document.querySelectorAll('{what}').length")).as_u64()
+    };
+    eventually("backends are shown", || count("#services tbody tr") > Some(0));
+    assert!(text("me").ends_with("may look."), "{}", text("me"));
+    assert_eq!(count("#services tbody button"), Some(0), "buttons of somebody who may only look");
 }

@@ -258,7 +258,7 @@ fn refusals_say_what_would_be_right() {
     trace.packets(1);
 }
 
-/// scapy reads the file: an independent judge.
+/// scapy and tcpdump read the file: independent judges.
 #[test]
 fn a_capture_opens_elsewhere() {
     let _alone = common::alone();
@@ -283,6 +283,16 @@ fn a_capture_opens_elsewhere() {
         print(len(packets), sum(b'web4' in (packet.comment or b'') for packet in packets))\n";
     let output = Command::new("/usr/bin/python3").args(["-c", judge]).arg(&file).output().unwrap();
     assert_eq!(common::stdout(&output).trim(), "40 40", "{}", common::stderr(&output));
+    // One line for each.
+    let mut tcpdump = Command::new("tcpdump");
+    tcpdump.args(["-n", "-q", "-r", "-", "tcp dst port 80"]);
+    tcpdump.stdin(std::fs::File::open(&file).unwrap());
+    let output = tcpdump.output().expect("Debian's tcpdump");
+    let (said, error) = (common::stdout(&output), common::stderr(&output));
+    assert!(output.status.success() && error.contains("EN10MB"), "{error}");
+    let to = format!("> {}.{}: tcp ", WEB4.ip(), WEB4.port());
+    assert_eq!(said.lines().filter(|line| line.contains(&to)).count(), 40, "{said}");
+    assert_eq!(said.lines().count(), 40, "{said}");
     // It is not lost by the next trace, unless that is meant; nor where nobody answers.
     let before = std::fs::read(&file).unwrap();
     let again = |socket: &str, more: &[&str]| {

@@ -143,7 +143,7 @@ pub struct TraceOptions {
     /// Tell which rules of the program each packet goes through.
     #[arg(long)]
     pub rules: bool,
-    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump. Refused if
+    /// Write packets, as they came and as they left, to a file of pcapng, for tcpdump and others. Refused if
     /// the file is there.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["json", "rules"])]
     pub write: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Packets of a trace in a file of pcapng, which Wireshark and tcpdump read: each as it came and as it
+//! Packets of a trace in a file of pcapng, which tcpdump and others read: each as it came and as it
 //! left, with what became of it as a comment.
 
 use anyhow::Context;

@@ -9,9 +9,28 @@ fn load(world: &mut World, backend: &str, load: f64) -> commands::Done {
 /// Connections of b1, b2 and b3.
 fn shares(world: &mut World, clients: std::ops::Range<u32>) -> [usize; 3] {
     let went = world.start(0, clients);
-    let id = |name| world.engine.services["a"].member(name).expect("there").id;
-    let ids = [id("b1"), id("b2"), id("b3")];
+    let ids = ["b1", "b2", "b3"].map(|name| member_id(world, name));
     ids.map(|id| went.iter().filter(|backend| **backend == id).count())
+}
+
+fn member_id(world: &World, name: &str) -> BackendId {
+    world.engine.services["a"].member(name).expect("there").id
+}
+
+/// The loads of b1, b2 and b3, as status has them.
+fn loads(world: &World) -> [Option<f64>; 3] {
+    let status = world.engine.status().expect("readable");
+    let loads = status.services[0].backends.iter().map(|backend| backend.load);
+    loads.collect::<Vec<_>>().try_into().expect("three backends")
+}
+
+/// Packets of a connection that lives.
+fn send(world: &mut World, flow: FlowKey, packets: u16, payload: u16) {
+    let frame = Frame::new(flow).tcp_flags(TcpFlags::ACK).payload(payload).build();
+    for _ in 0..packets {
+        let went = world.engine.plane.process(&frame);
+        assert_eq!(went, Outcome::Forwarded(world.live[&flow]));
+    }
 }
 
 fn later(world: &mut World) {
@@ -65,6 +84,57 @@ fn the_least_loaded_gets_what_comes() {
     load(&mut world, "b2", 40.0).expect("a load");
     assert_eq!(shares(&mut world, 50..100), [0, 0, 50]);
     world.check();
+}
+
+/// Packets, or bytes, that come to each backend, as the counters say at each look: few long packets are less than
+/// many short ones by the one word, and more by the other.
+#[test]
+fn the_least_busy_gets_what_comes() {
+    for (word, least) in [("packets", 1), ("bytes", 0)] {
+        let fields = format!("method = \"tracked\"\nscheduler = \"least\"\nload = {word:?}");
+        let mut world = World::with(1, &fields);
+        let at_first = shares(&mut world, 0..90);
+        assert!(at_first.iter().all(|&share| share > 0), "{word}: {at_first:?}");
+        let ids = ["b1", "b2", "b3"].map(|name| member_id(&world, name));
+        let lives = ids.map(|id| {
+            let mut live = world.live.iter().filter(|(_, backend)| **backend == id);
+            *live.next().expect("one at each").0
+        });
+        // What was before the first look has no time in which it came.
+        later(&mut world);
+        assert_eq!(loads(&world), [None; 3], "{word}");
+        let sent = [(200_u16, 0), (20, 1_400), (100, 100)];
+        for (flow, (packets, payload)) in lives.iter().zip(sent) {
+            send(&mut world, *flow, packets, payload);
+        }
+        later(&mut world);
+        let known = loads(&world).map(|load| load.expect("it was measured"));
+        let each = sent.map(|(packets, payload)| match word {
+            "packets" => f64::from(packets),
+            // From the IP header on.
+            _ => f64::from(packets) * f64::from(payload + 40),
+        });
+        for (load, sent) in known.iter().zip(each) {
+            let off = (load / known[0]) / (sent / each[0]) - 1.0;
+            assert!(off.abs() < 1e-6, "{word}: {known:?} for {each:?}");
+        }
+        let mut wanted = [0; 3];
+        wanted[least] = 50;
+        assert_eq!(shares(&mut world, 100..150), wanted, "{word}");
+        // Rates are of the time between two looks, whatever that was, and halved by each that finds nothing: the
+        // others' vanish.
+        for looks in 0.. {
+            assert!(looks < 200, "{word}: {:?}", loads(&world));
+            send(&mut world, lives[least], 50, 1_000);
+            later(&mut world);
+            let known = loads(&world).map(|load| load.expect("it was measured"));
+            if known.iter().filter(|load| **load > known[least] / 2.0).count() == 1 {
+                break;
+            }
+        }
+        assert_eq!(shares(&mut world, 200..230)[least], 0, "{word}");
+        world.check();
+    }
 }
 
 /// Ten for the average load, twice as many for none (Cheetah, section 4.1).

@@ -166,6 +166,7 @@ pub fn follow(
         directory,
         agent: None,
         done: None,
+        half: false,
         words: BTreeSet::new(),
         trouble: String::new(),
         say,

@@ -235,8 +235,8 @@ fn a_host_without_ipv6_serves_the_other_family() {
         assert!(output.status.success(), "{}", common::stderr(&output));
     };
     set("1");
-    let balancer = common::start_spec(&lab, spec(&lab, "forward = \"gue\""));
     let mut agents = start_all(&lab, "one-family");
+    let balancer = common::start_spec(&lab, spec(&lab, "forward = \"gue\""));
     agents.iter_mut().for_each(|agent| agent.says("ready at eth0"));
     agents[1].says(&format!("IPv6 is off at lo, so {} is passed over", WEB6.ip()));
     assert!(!agents[1].said().contains(&format!("{} is on lo", WEB6.ip())));

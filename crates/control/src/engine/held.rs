@@ -3,10 +3,11 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use weir_hash::Key;
 use weir_plane::{HELD_CROWD, HeldCounts, Plane};
-use weir_steering::{Known, Phase, ServiceState, StateKey};
+use weir_steering::{Known, Phase, ServiceId, ServiceState, StateKey};
 
 /// A count is believed for so long, which is that of three sweeps: while nobody takes out what has ended, the
 /// counters only grow, and would refuse everybody in the end.
@@ -64,6 +65,11 @@ impl ServiceRuntime {
                  {all} connections, and from {crowd} on it would often refuse the wrong prefix"
             )
         })
+    }
+
+    /// Whether connections have ended that the data plane is not told of yet.
+    pub fn has_released(&self) -> bool {
+        !self.held.released.is_empty()
     }
 
     /// A connection that was known to live has ended.
@@ -139,12 +145,23 @@ impl<P: Plane> Engine<P> {
     /// Tells the data plane which connections have ended: their prefixes may begin others at once. Not during a
     /// count, which does not have them.
     pub(super) fn release_held(&mut self) -> Result<(), EngineError> {
+        let ended = self.services.values().filter(|service| service.has_released());
+        let ended = ended.map(|service| service.number).collect();
+        self.release_held_of(&ended)
+    }
+
+    /// The same of some services: reports are taken many times a second, and there may be ten thousand services.
+    pub(super) fn release_held_of(
+        &mut self,
+        services: &BTreeSet<ServiceId>,
+    ) -> Result<(), EngineError> {
         if self.counting {
             return Ok(());
         }
         let mut ended = Vec::new();
-        for service in self.services.values_mut() {
-            let number = service.number;
+        for &number in services {
+            let service = self.names.get(&number).and_then(|name| self.services.get_mut(name));
+            let Some(service) = service else { continue };
             let released = std::mem::take(&mut service.held.released);
             ended.extend(released.into_iter().map(|key| ServiceState { service: number, key }));
         }

@@ -138,6 +138,8 @@ const NEXT_HOPS_SOON: Duration = Duration::from_millis(100);
 const NEXT_HOPS_TRIES: u32 = 20;
 /// Loads for schedulers that are not counted by packets.
 const LOADS_EVERY: Duration = Duration::from_secs(1);
+/// What looks at each of all services, of which there may be ten thousand, and is in no hurry.
+const EACH_EVERY: Duration = Duration::from_millis(50);
 /// How often the calendar is looked at.
 const CALENDAR_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -844,8 +846,10 @@ impl<P: Plane> Engine<P> {
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
-        self.rise();
-        tolerate("tell packets what has ended", self.release_held());
+        if timers.each.due(EACH_EVERY) {
+            self.rise();
+            tolerate("tell packets what has ended", self.release_held());
+        }
         tolerate("look at half-open connections", self.look_at_half_open());
         self.look_at_rows(&mut timers.rows);
         if timers.agents.due(AGENTS_EVERY) {
@@ -928,6 +932,7 @@ struct Timers {
     missing_hops: Timer,
     sweep: Timer,
     loads: Timer,
+    each: Timer,
     calendar: Timer,
     seen: Timer,
     slots: Timer,
@@ -946,6 +951,7 @@ impl Timers {
             missing_hops: now(),
             sweep: now(),
             loads: now(),
+            each: now(),
             calendar: now(),
             seen: now(),
             slots: now(),

@@ -35,7 +35,7 @@ impl<P: Plane> Engine<P> {
         let mut failure = None;
         let (services, names) = (&mut self.services, &self.names);
         let mut taken = 0u64;
-        let mut flooded = BTreeSet::new();
+        let (mut flooded, mut ended) = (BTreeSet::new(), BTreeSet::new());
         let mut sink = |event: &Event| {
             taken += 1;
             let service = names.get(&event.state.service).and_then(|name| services.get_mut(name));
@@ -46,10 +46,13 @@ impl<P: Plane> Engine<P> {
             if service.half_open.is_over() {
                 flooded.insert(service.number);
             }
+            if service.has_released() {
+                ended.insert(service.number);
+            }
         };
         let read = read(&mut self.plane, &mut sink).plane()?;
         self.events_taken += taken;
-        self.release_held()?;
+        self.release_held_of(&ended)?;
         self.forget_half_open(&flooded)?;
         failure.map_or(Ok(read), Err)
     }

@@ -71,6 +71,10 @@ impl ServiceRuntime {
     /// The connections of backends that take no new ones whose SYN may be repeated, and that packets do not know:
     /// there was no room for all, or they have begun with the ports of one that ended.
     pub fn young_unarmed(&self, now: u32, armed: &ArmedFlows) -> Vec<(ServiceState, BackendId)> {
+        // Of ten thousand services few have any.
+        if self.builder.states() == 0 {
+            return Vec::new();
+        }
         let Some(key) = self.marks_under().filter(|_| !self.is_by_client()) else {
             return Vec::new();
         };

@@ -138,8 +138,8 @@ const NEXT_HOPS_SOON: Duration = Duration::from_millis(100);
 const NEXT_HOPS_TRIES: u32 = 20;
 /// Loads for schedulers that are not counted by packets.
 const LOADS_EVERY: Duration = Duration::from_secs(1);
-/// What looks at each of all services, of which there may be ten thousand, and is in no hurry.
-const EACH_EVERY: Duration = Duration::from_millis(50);
+/// Connections that ended otherwise than by a report: all services are asked, of which there may be ten thousand.
+const RELEASED_EVERY: Duration = Duration::from_millis(50);
 /// How often the calendar is looked at.
 const CALENDAR_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -846,8 +846,8 @@ impl<P: Plane> Engine<P> {
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
-        if timers.each.due(EACH_EVERY) {
-            self.rise();
+        self.rise();
+        if timers.released.due(RELEASED_EVERY) {
             tolerate("tell packets what has ended", self.release_held());
         }
         tolerate("look at half-open connections", self.look_at_half_open());
@@ -932,7 +932,7 @@ struct Timers {
     missing_hops: Timer,
     sweep: Timer,
     loads: Timer,
-    each: Timer,
+    released: Timer,
     calendar: Timer,
     seen: Timer,
     slots: Timer,
@@ -951,7 +951,7 @@ impl Timers {
             missing_hops: now(),
             sweep: now(),
             loads: now(),
-            each: now(),
+            released: now(),
             calendar: now(),
             seen: now(),
             slots: now(),

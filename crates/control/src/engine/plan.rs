@@ -254,3 +254,27 @@ fn backend_plan(change: &str, backend: &Backend) -> BackendPlan {
     let (name, change) = (backend.name.clone(), change.into());
     BackendPlan { name, change, fields: Vec::new(), connections: Some(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Whoever may read may ask for a plan; that a key changes is said, and neither the one nor the other.
+    #[test]
+    fn no_key_stands_in_a_plan() {
+        let from =
+            json!({ "cookie_keys": ["SECRET1"], "port": 80, "check": { "send": "SECRET2" } });
+        let to =
+            json!({ "cookie_keys": ["SECRET1", "SECRET3"], "port": 81, "cookie_key": "SECRET4" });
+        let changes = differences(&from, &to, "service", &[]);
+        let fields: Vec<&str> = changes.iter().map(|change| &*change.field).collect();
+        assert_eq!(fields, ["check", "cookie_keys", "port", "cookie_key"]);
+        let text = serde_json::to_string(&changes).expect("JSON");
+        assert!(!text.contains("SECRET"), "{text}");
+        // In [api] it is the name of a file, which tells nobody anything.
+        let (from, to) = (json!({ "key": "/etc/a.key" }), json!({ "key": "/etc/b.key" }));
+        let changes = differences(&from, &to, "api", &[]);
+        assert_eq!(changes[0].to, json!("/etc/b.key"));
+    }
+}

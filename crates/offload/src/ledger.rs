@@ -155,6 +155,15 @@ impl Ledger {
         Some((Location(at), self.entries[at as usize].as_ref()?))
     }
 
+    /// The rules of a flow's client at its service, in any phase.
+    pub fn of_client(&self, flow: &FlowKey) -> impl Iterator<Item = Location> + '_ {
+        let FlowKey { dst_port, protocol, .. } = *flow;
+        let ports = [0, u16::MAX].map(|src_port| FlowKey { src_port, ..*flow });
+        let of_client = self.places.range(ports[0]..=ports[1]);
+        let same = move |to: &FlowKey| to.dst_port == dst_port && to.protocol == protocol;
+        of_client.filter(move |(to, _)| same(to)).map(|(_, at)| Location(*at))
+    }
+
     /// The rule at a place.
     pub fn at(&self, at: Location) -> Option<&Entry> {
         self.entries.get(at.0 as usize)?.as_ref()

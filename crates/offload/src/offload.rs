@@ -286,6 +286,18 @@ impl<R: Rules> Offload<R> {
         (0..self.ledger.places()).for_each(|at| self.look_at(Location(at as u32), now, truth));
     }
 
+    /// Holds the rules of a flow's client at its service against the software: a connection has begun that may have
+    /// moved others of the client.
+    pub fn look_at_client(
+        &mut self,
+        flow: &FlowKey,
+        now: u64,
+        truth: &mut dyn FnMut(&FlowKey) -> Option<Target>,
+    ) {
+        let places: Vec<Location> = self.ledger.of_client(flow).collect();
+        places.into_iter().for_each(|at| self.look_at(at, now, truth));
+    }
+
     fn take_answers(&mut self, now: u64, truth: &mut dyn FnMut(&FlowKey) -> Option<Target>) {
         let Self { card, ledger, counts, .. } = self;
         card.answers(&mut |answer: Answer| {

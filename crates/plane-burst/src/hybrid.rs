@@ -31,6 +31,8 @@ pub struct Hybrid<R> {
     /// Which use of each backend's number is the present one.
     incarnations: HashMap<BackendId, u32>,
     shares: Shares,
+    /// Connections that have begun in a burst.
+    begun: Vec<FlowKey>,
     /// Milliseconds of the last tick.
     ticked: u64,
 }
@@ -50,6 +52,8 @@ pub struct Shares {
 struct Watcher<'a, R> {
     offload: &'a mut Offload<R>,
     incarnations: &'a HashMap<BackendId, u32>,
+    /// Connections that have begun.
+    begun: &'a mut Vec<FlowKey>,
     now: u64,
 }
 
@@ -79,6 +83,7 @@ impl<R: Rules> Watch for Watcher<'_, R> {
                 _ => None,
             };
             self.offload.started(&packet.flow, at, self.now);
+            self.begun.push(packet.flow);
         }
         if packet.tcp_flags.intersects(TcpFlags::FIN | TcpFlags::RST) {
             self.offload.ended(&packet.flow, self.now);
@@ -99,6 +104,7 @@ impl<R: Rules> Hybrid<R> {
             offload: Offload::new(card, setup, seed),
             incarnations: HashMap::new(),
             shares: Shares::default(),
+            begun: Vec::new(),
             ticked: 0,
         };
         new.change(0, |_| ());
@@ -156,15 +162,21 @@ impl<R: Rules> Hybrid<R> {
         emptied: bool,
         now: u64,
     ) {
-        let Self { burst, offload, incarnations, shares, .. } = self;
+        let Self { burst, offload, incarnations, shares, begun, .. } = self;
         let all = frames.len() as u32;
         let mut at = 0;
         while at < frames.len() {
             let rest = &mut frames[at..];
-            let mut watch = Watcher { offload: &mut *offload, incarnations: &*incarnations, now };
+            let mut watch = Watcher {
+                offload: &mut *offload,
+                incarnations: &*incarnations,
+                begun: &mut *begun,
+                now,
+            };
             let Some(target) = watch.offload.trusted(queue) else {
                 burst.process_watched(memory, rest, &mut watch);
                 *shares.way(queue) += rest.len() as u64;
+                look_at_clients(burst, offload, incarnations, begun, now);
                 break;
             };
             if let Some(sample) = watch.offload.sample(rest.len() as u32)
@@ -180,6 +192,7 @@ impl<R: Rules> Hybrid<R> {
                 burst.process_watched(memory, frame, &mut watch);
                 *shares.way(queue) += 1;
                 at += 1;
+                look_at_clients(burst, offload, incarnations, begun, now);
             }
         }
         offload.polled(queue, all, emptied);
@@ -215,6 +228,21 @@ fn truth(
 ) -> Option<Target> {
     let backend = burst.where_to(flow)?;
     Some(Target { backend, incarnation: *incarnations.get(&backend)? })
+}
+
+/// Connections have begun: with client affinity, where such a one goes all of its client do.
+fn look_at_clients<R: Rules>(
+    burst: &mut Burst,
+    offload: &mut Offload<R>,
+    incarnations: &HashMap<BackendId, u32>,
+    begun: &mut Vec<FlowKey>,
+    now: u64,
+) {
+    for flow in begun.drain(..) {
+        if burst.has_client_affinity(&flow) {
+            offload.look_at_client(&flow, now, &mut |flow| truth(burst, incarnations, flow));
+        }
+    }
 }
 
 /// Over an *emulated* card: the frames that ports hand over are led to its queues by its rules, and the queues

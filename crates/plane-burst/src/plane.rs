@@ -57,6 +57,22 @@ impl Short {
         }
     }
 
+    /// The service that a flow of TCP is for, unless its packets take the long way.
+    fn of_flow(&self, flow: &FlowKey) -> Option<&Service> {
+        if flow.protocol != Protocol::Tcp {
+            return None;
+        }
+        let number = if flow.is_ipv4() {
+            let to = u64::from(four_of(&flow.dst)) | u64::from(flow.dst_port.to_be()) << 32;
+            self.services.of_ipv4(to)
+        } else {
+            let half =
+                |at: usize| flow.dst[at..].first_chunk().map_or(0, |h| u64::from_le_bytes(*h));
+            self.services.of_ipv6([half(0), half(8)], flow.dst_port)
+        };
+        (number != NONE).then(|| self.services.get(number))
+    }
+
     /// Whether a frame whose first eight bytes these are is for us.
     #[inline(always)]
     fn is_own(&self, head: u64) -> bool {
@@ -396,29 +412,23 @@ impl Burst {
         alike + plain
     }
 
+    /// Whether all connections of a client to the service of this flow go to one backend.
+    pub fn has_client_affinity(&mut self, flow: &FlowKey) -> bool {
+        let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
+        let service = short.of_flow(flow);
+        service.is_some_and(|service| service.table.header().flags().has(Flags::CLIENT))
+    }
+
     /// Where a packet in the middle of this flow of TCP would go, which counts as if it had come; none if it
     /// would take the long way, or nowhere.
     pub fn where_to(&mut self, flow: &FlowKey) -> Option<BackendId> {
         let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
-        if flow.protocol != Protocol::Tcp {
-            return None;
-        }
         let StateKey { address, src_port, dst_port } = StateKey::of_flow(flow);
-        let (number, word) = if flow.is_ipv4() {
-            let four = |of: &[u8; 16]| u32::from_le_bytes([of[12], of[13], of[14], of[15]]);
-            let to = u64::from(four(&flow.dst)) | u64::from(flow.dst_port.to_be()) << 32;
+        let word = flow.is_ipv4().then(|| {
             let ports = u32::from(src_port.to_be()) | u32::from(dst_port.to_be()) << 16;
-            let word = u64::from(four(&address)) << 32 | u64::from(ports);
-            (short.services.of_ipv4(to), Some(word))
-        } else {
-            let half =
-                |at: usize| flow.dst[at..].first_chunk().map_or(0, |h| u64::from_le_bytes(*h));
-            (short.services.of_ipv6([half(0), half(8)], flow.dst_port), None)
-        };
-        if number == NONE {
-            return None;
-        }
-        let service = short.services.get(number);
+            u64::from(four_of(&address)) << 32 | u64::from(ports)
+        });
+        let service = short.of_flow(flow)?;
         let image = &*service.table;
         let client = image.header().flags().has(Flags::CLIENT);
         let memory = &mut self.soft.memory;
@@ -433,6 +443,11 @@ impl Burst {
         };
         BackendId::of_slot(decided.slots[0])
     }
+}
+
+/// The bytes of an IPv4 address in one of IPv6 that stands for it.
+fn four_of(address: &[u8; 16]) -> u32 {
+    u32::from_le_bytes([address[12], address[13], address[14], address[15]])
 }
 
 /// How many of the first frames are plain and for us; of these, the bytes of the packet are noted.

@@ -154,7 +154,8 @@ fn no_table_takes_more_than_was_said() {
     for method in MethodId::published() {
         for states in [0, 1, 1_700, 1_800, 2_400, 20_000] {
             let make = method.info().builder.expect("its tables can be published");
-            let config = config(method, &mut rng);
+            let mut config = config(method, &mut rng);
+            config.max_states = states;
             let most = config.settings.most_table_bytes(states).expect("they take some");
             let mut builder = make(&config, None);
             let mut pool = pool(&mut rng);

@@ -100,6 +100,34 @@ fn cell(header: &RawHeader, first: u32, chunks: u32, hash32: u32) -> (u32, usize
     (first + (product >> 32) as u32, (bit >> 3) as usize, bit & 7)
 }
 
+/// An entry of a DIP array, or a row, that is nothing but a backend's.
+fn is_plain(entry: u16, flags: Flags) -> bool {
+    entry < NO_BACKEND && !flags.has(Flags::PENDING)
+}
+
+/// Whether a connection that begins may change where others of its client go, by the table that is there: not where
+/// each goes by itself, nor by a plain entry.
+pub fn moves_its_client(shared: &UserMemory, picks: &Picks, look: &Looked) -> bool {
+    let table = picks.picks.get(look.pick.wrapping_sub(1)).and_then(|pick| pick.table.as_ref());
+    let Some((_, header, flags)) = table else { return false };
+    flags.has(Flags::CLIENT) && !is_plain(entry(shared, header, look.hash), *flags)
+}
+
+/// What a table says of a flow's hash, where all reads wait for each other.
+fn entry(shared: &UserMemory, header: &RawHeader, hash: u64) -> u16 {
+    if !is(header, MethodId::Concury) {
+        return shared.word16(header.first_slot, scale(hash as u32, header.slots) as usize * 2);
+    }
+    let word = |first, chunks, hash32| {
+        let (element, byte, bits) = cell(header, first, chunks, hash32);
+        shared.word32(element, byte) >> bits
+    };
+    let a = word(header.first_a, header.chunks_a, hash as u32);
+    let b = word(header.first_a + header.chunks_a, header.chunks_b, (hash >> 32) as u32);
+    let slot = (a ^ b) & header.slots.wrapping_sub(1);
+    shared.word16(header.first_slot, slot as usize * 2)
+}
+
 /// The backends of packets; none of those that the program in the kernel is to decide.
 pub fn decide(
     shared: &UserMemory,
@@ -146,7 +174,7 @@ pub fn decide(
             let key = packet.state(flags.has(Flags::CLIENT));
             ServiceState { service: *service, key }
         };
-        let slot = if entry < NO_BACKEND && !flags.has(Flags::PENDING) {
+        let slot = if is_plain(entry, *flags) {
             Some(entry)
         } else if is(header, MethodId::Concury) {
             concury(shared, *flags, entry, state)

@@ -17,7 +17,7 @@
 
 use super::Beside;
 use super::Plain;
-use super::decide::{Looked, decide};
+use super::decide::{Looked, Picks, decide, moves_its_client};
 use crate::hybrid::Shares;
 use crate::ports::{BURST, Fate, Frame};
 use std::collections::HashMap;
@@ -385,6 +385,11 @@ impl<R: Rules> Offloaded<R> {
                     burst.unfit = true;
                     // The program is about to decide it.
                     self.offload.started(&packet.flow, None, now);
+                    let mut picks = Picks::default();
+                    let looked = picks.look(burst.shared, &Plain::of(&packet.flow));
+                    if moves_its_client(burst.shared, &picks, &looked) {
+                        self.offload.look_at_client(&packet.flow, now, &mut |_| None);
+                    }
                 }
                 if packet.tcp_flags.intersects(TcpFlags::FIN | TcpFlags::RST) {
                     self.offload.ended(&packet.flow, now);

@@ -50,6 +50,12 @@ const UNHEARD_SHARED: Duration = Duration::from_millis(400);
 /// So many steps are given up as agents have not said in time what has begun; then it goes on without those. It takes
 /// ten seconds, in which one that does not answer at all is lost.
 const DEAF_STEPS: u32 = 6;
+/// But not before they have had so long at last: a machine that is busy for long answers late each time.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+/// And the leader waits for so long where its steps were given up one after the other: for less than a word is kept.
+const LONG_PATIENCE: Duration = Duration::from_secs(3);
+/// What pauses have come to by then.
+const LONG_PAUSE: Duration = Duration::from_secs(2);
 /// What could not be done is tried again after so long, and after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(200);
 /// But never later than this.
@@ -117,6 +123,8 @@ pub(super) struct Stepping {
     why: Option<String>,
     /// Whose agents are waited for.
     misses: Option<String>,
+    /// The question that agents had not answered when it was said last who had not, and whether that was the end.
+    named: (u64, bool),
     /// Who did not come so far in the last step.
     silent: Vec<String>,
     /// Since when the store does not answer, and whether it has said since which step it has.
@@ -159,6 +167,7 @@ impl Stepping {
             news: true,
             why: None,
             misses: None,
+            named: (0, false),
             silent: Vec::new(),
             alone: None,
             heard: false,
@@ -202,6 +211,11 @@ impl Stepping {
     /// The leader tries again later.
     fn pause(&mut self) {
         self.lead_again = later(self.lead_again);
+    }
+
+    /// Its last steps were given up, one after the other.
+    fn has_paused_long(&self) -> bool {
+        self.lead_again.is_some_and(|(_, after)| after >= LONG_PAUSE)
     }
 
     fn pauses(&self) -> bool {
@@ -621,7 +635,10 @@ impl<P: Plane> Engine<P> {
         }
         if let Some(stepping) = self.stepping() {
             match stepping.acked {
-                Some((id, Stage::Freeze)) if id != step.id() => stepping.deaf += 1,
+                // Not where it was given up before agents were asked.
+                Some((id, Stage::Freeze)) if id != step.id() && stepping.asked.is_some() => {
+                    stepping.deaf += 1;
+                }
                 Some((_, Stage::Collect | Stage::Commit)) => stepping.deaf = 0,
                 _ => {}
             }
@@ -676,14 +693,19 @@ impl<P: Plane> Engine<P> {
         }
         // What they have not told may break. It costs nothing but time to begin again, a few times.
         let deaf = self.stepping().map_or(0, |stepping| stepping.deaf);
-        if step.stage == Stage::Collect && deaf < DEAF_STEPS {
-            return false;
-        }
-        if asked.is_some_and(|_| at.elapsed() < COLLECT_PATIENCE * 2) {
+        let goes_on = step.stage != Stage::Collect
+            || deaf >= DEAF_STEPS && at.elapsed() >= LAST_PATIENCE.max(COLLECT_PATIENCE);
+        let now = (number, goes_on);
+        let said = |stepping: &mut Stepping| std::mem::replace(&mut stepping.named, now);
+        if self.stepping().map(said) != Some(now) {
             let agents = self.missing_collect(number).join(", ");
-            debug!(agents, "agents have not said what has begun; the step goes on without");
+            let step = step.number;
+            match goes_on {
+                true => warn!(step, agents, "a change goes on without what these have not said"),
+                false => info!(step, agents, "agents have not said yet what has begun"),
+            }
         }
-        true
+        goes_on
     }
 
     /// Whether all agents are there that were there not long ago and could say what has begun at the backends of

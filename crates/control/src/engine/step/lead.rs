@@ -4,7 +4,8 @@ use super::super::fleet::FleetNews;
 use super::super::service::ServiceRuntime;
 use super::super::{Command, Engine};
 use super::{
-    COMMIT_PATIENCE, LEASE_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, WORD, shares_of,
+    COMMIT_PATIENCE, LEASE_PATIENCE, LONG_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, WORD,
+    shares_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -67,6 +68,7 @@ impl<P: Plane> Engine<P> {
                 }
                 let patience = match step.stage {
                     Stage::Prepare => PREPARE_PATIENCE,
+                    Stage::Collect if fleet.stepping.has_paused_long() => LONG_PATIENCE,
                     Stage::Freeze | Stage::Collect => PATIENCE,
                     Stage::Commit | Stage::Done => {
                         let deaf = |report: &Report| step.may_not_know(&missing, report);
@@ -118,7 +120,12 @@ impl<P: Plane> Engine<P> {
     /// same.
     fn lead_to_commit(&mut self, step: &Step, term: u64) {
         let next = match self.build_for_all(step) {
-            Ok(next_tables) => Step { term, stage: Stage::Commit, next_tables, ..step.clone() },
+            Ok(next_tables) => {
+                if let Some(stepping) = self.stepping() {
+                    stepping.lead_again = None;
+                }
+                Step { term, stage: Stage::Commit, next_tables, ..step.clone() }
+            }
             Err(error) => {
                 warn!(step = step.number, %error, "given up: no table can be built");
                 let Some(stepping) = self.stepping() else { return };

@@ -193,6 +193,34 @@ fn a_queue_is_another_backends_when_nothing_leads_to_it() {
     assert_eq!(world.packets(2, 4), 4);
 }
 
+/// With client affinity one connection that begins may move all of its client at the service: their rules are in
+/// doubt, and nobody else's.
+#[test]
+fn a_clients_rules_are_looked_at_together() {
+    let mut world = World::new(card(10, 5), SETUP, 4);
+    let to = |port: u16| ([10, 9, 0, 1], port).into();
+    let of = |last: u8, from: u16, port: u16| {
+        FlowKey::new(([10, 0, 0, last], from).into(), to(port), Protocol::Tcp)
+    };
+    let (its, others) =
+        ([of(1, 0, 80), of(1, u16::MAX, 80)], [of(1, 5, 79), of(1, 5, 81), of(2, 5, 80)]);
+    for (backend, flow) in its.iter().chain(&others).enumerate() {
+        // Each at a backend of its own, as far as there are queues: what is in doubt makes no other one wait.
+        world.offload.offer(flow, target(backend.min(3) as u16), 1, 0);
+    }
+    let doubts = |world: &World, flows: &[FlowKey]| -> Vec<bool> {
+        let ledger = world.offload.ledger();
+        flows.iter().map(|flow| ledger.of_flow(flow).expect("it has a rule").1.doubt).collect()
+    };
+    world.offload.look_at_client(&of(1, 700, 80), 0, &mut |_| None);
+    assert_eq!(doubts(&world, &its), [true; 2]);
+    assert_eq!(doubts(&world, &others), [false; 3]);
+    assert_eq!(world.offload.counts().doubted, 2);
+    // What the software says as they do is left alone.
+    world.offload.look_at_client(&of(2, 9, 80), 0, &mut |_| Some(target(3)));
+    assert_eq!(doubts(&world, &others), [false; 3]);
+}
+
 /// What the card loses is asked for again, and a rule that is not what the software says is noticed.
 #[test]
 fn lost_commands_are_given_again() {

@@ -308,6 +308,18 @@ fn a_run_directory_without_a_memory_is_refused() {
     balancer.launch().unwrap();
     common::command(&balancer, "backend drain web4 b0");
     common::assert_unbroken(&mut held, "with its own directory again", &balancer);
+    // What is damaged is refused with the whole way to a start, and nobody says that anything goes on.
+    balancer.kill();
+    let memory = own.join("runtime.json");
+    fs::write(&memory, "").unwrap();
+    for (code, words) in [(1, "move it away, and, "), (4, "has nothing of that run")] {
+        let output = common::weir_in(&lab, &["run", "--config", &file]);
+        let said = common::stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words) && said.contains("--break-connections"), "{said}");
+        assert!(!said.contains("which was in force, goes on"), "{said}");
+        let _ = fs::remove_file(&memory);
+    }
     // A name that no socket can have is refused before anything is touched.
     let long = format!("/tmp/{}", "x".repeat(110));
     std::fs::write(&file, text.replacen("run_dir = \"", &format!("run_dir = \"{long}"), 1))

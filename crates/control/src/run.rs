@@ -208,9 +208,16 @@ fn open_or_go_on<P: Plane>(
     // Who asks for broken connections is not given others; and a fleet's configuration is no file's.
     let alone = !starting.breaking && starting.fleet.is_none() && starting.instead.is_none();
     let kind = config.balancer.plane;
+    let before = starting.instead.clone();
     let why = match open(config, path.clone(), plane, starting, how) {
         Err(why) if alone && last_good::is_about_file(&why) => why,
-        opened => return opened,
+        opened => {
+            // Neither goes on: what is wrong with the file is to be mended, too.
+            if let (Err(_), Some(Instead { why, .. })) = (&opened, before) {
+                error!("{} would be refused: {why}", path.display());
+            }
+            return opened;
+        }
     };
     let found = last_good::find(&path, plane);
     let Some((config, number)) = found.filter(|(config, _)| config.balancer.plane == kind) else {
@@ -227,14 +234,15 @@ fn open<P: Plane>(
     starting: Starting,
     how: Open<P>,
 ) -> Result<(Engine<P>, Transitions), EngineError> {
-    if let Some(Instead { number, why }) = &starting.instead {
-        error!(
-            "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
-            path.display()
-        );
-    }
+    let (file, instead) = (path.display().to_string(), starting.instead.clone());
     let (checker, transitions) = Checker::new();
     let engine = how(config, path, checker, plane, starting)?;
+    // Not before: who ends here leaves nothing that goes on.
+    if let Some(Instead { number, why }) = instead {
+        error!(
+            "{file} would be refused, and the configuration of change {number}, which was in force, goes on: {why}"
+        );
+    }
     Ok((engine, transitions))
 }
 

@@ -146,7 +146,7 @@ pub async fn run(
     if let Some(fleet) = fleet {
         let _ = tokio::time::timeout(LAST_WORD_TO_FLEET, fleet).await;
     }
-    let _ = std::fs::remove_file(&socket);
+    // The server takes the socket away as it ends, if it is still its own.
     result.and(ended)
 }
 

@@ -6,7 +6,7 @@ use crate::config::{Agents as AgentsAt, Config, PlaneKind};
 use crate::discovery;
 use crate::engine::{
     Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Starting,
-    begin, channel,
+    begin, channel, last_words,
 };
 use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
@@ -38,7 +38,7 @@ const LAST_WORD: Duration = Duration::from_secs(6);
 const LAST_WORD_TO_FLEET: Duration = Duration::from_secs(2);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
-/// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
+/// pinned, where that outlives the process. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
 /// start even where that breaks connections of an earlier run. `plane`: what decides packets, if that is
 /// not what the file says.
 ///
@@ -52,6 +52,7 @@ pub async fn run(
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
+    let kind = config.balancer.plane;
     raise_limits();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
@@ -135,7 +136,7 @@ pub async fn run(
             _ = interrupt.recv() => break Ok(()),
         }
     };
-    info!("stopping; the data plane goes on");
+    info!("{}", last_words(kind));
     notify::tell("STOPPING=1");
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);

@@ -2,12 +2,12 @@
 
 use crate::{control, out};
 use anyhow::Context;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use weir_cli::Instance;
 use weir_control::api::{FlowRequest, SnapshotRequest};
+use weir_control::init::write_own;
 use weir_control::snapshot::Snapshot;
 
 pub fn take(instance: Instance, output: Option<PathBuf>, tables: bool) -> anyhow::Result<()> {
@@ -21,10 +21,7 @@ pub fn take(instance: Instance, output: Option<PathBuf>, tables: bool) -> anyhow
         PathBuf::from(format!("weir-snapshot-{name}-{}.json", snapshot.at))
     });
     let text = serde_json::to_vec_pretty(&snapshot)?;
-    // For its owner alone, who decides whom to give it to.
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let written = file.and_then(|mut file| file.write_all(&text));
-    written.with_context(|| format!("write {}", path.display()))?;
+    write_own(&path, &text)?;
     let keys = if tables { "; the keys of the tables' hashes are in it" } else { "" };
     out::line(format_args!("{}: {} bytes{keys}", path.display(), text.len()));
     Ok(())

@@ -92,6 +92,29 @@ fn whoever_asks_a_stopped_instance_is_told() {
     common::eventually("it answers again", || balancer.status().is_ok());
 }
 
+/// A socket that somebody clears away is made again; what another process has put in its place stays.
+#[test]
+fn a_lost_socket_is_made_again() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let socket = balancer.socket();
+    let is_there = || balancer.status().is_ok();
+    fs::remove_file(&socket).unwrap();
+    common::eventually("it is there again", is_there);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o600);
+    let aside = lab.directory().join("aside.sock");
+    let _others = std::os::unix::net::UnixListener::bind(&aside).unwrap();
+    fs::rename(&aside, &socket).unwrap();
+    let words = "something else is there now; remove it";
+    common::eventually("it is said", || common::log(&balancer).contains(words));
+    fs::remove_file(&socket).unwrap();
+    common::eventually("it is there once more", is_there);
+    fs::remove_dir_all(balancer.run_dir()).unwrap();
+    common::eventually("it is there with its folder", is_there);
+}
+
 /// Two processes of one name would take each other's interface and maps, whatever their run
 /// directories are.
 #[test]

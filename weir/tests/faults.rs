@@ -784,6 +784,44 @@ fn a_start_on_a_full_disc_forwards() {
     world.check("after a restart and changes");
 }
 
+/// Nor does it keep a restart from looking after backends: what that finds the next one finds, too. What could not be
+/// kept is refused, and what was in force goes on in its place.
+#[test]
+fn a_restart_on_a_full_disc_looks_after_backends() {
+    let _alone = common::alone();
+    let mut world = World::new(common::seed());
+    world.open(40);
+    world.command("backend weight web4 b1 7").unwrap();
+    let good = fs::read_to_string(world.balancer.config()).unwrap();
+    let late = "\n[[service]]\nname = \"late\"\nvip = \"10.77.0.101\"\nport = 4\n\
+                [[service.backend]]\nname = \"b0\"\naddress = \"10.77.2.1\"\n";
+    let more = good.clone() + late;
+    for (file, words) in [(&good, "forgets changes"), (&more, "would be refused")] {
+        world.balancer.kill();
+        world.disc.fill();
+        fs::write(world.balancer.config(), file).unwrap();
+        world.balancer.launch().unwrap();
+        let status = world.balancer.status().unwrap();
+        let said = status["warnings"].to_string();
+        assert!(said.contains(words) && said.contains("runtime.json"), "{said}");
+        assert_eq!(common::backend(common::service(&status, "web4"), "b1")["weight"], 7);
+        assert!(world.command("backend drain web4 b1").is_err(), "it could not be kept");
+        world.open(10);
+        world.check("after a restart on a full disc");
+        common::eventually("backends are looked after", || world.are_up());
+        world.disc.empty();
+        fs::write(world.balancer.config(), &good).unwrap();
+        common::eventually("there is room", || {
+            let said = world.balancer.status().unwrap()["warnings"].to_string();
+            !said.contains("forgets changes")
+        });
+        world.command("reload").unwrap();
+        world.settled("all is written down");
+        world.command("backend weight web4 b1 7").unwrap();
+        world.check("with room again");
+    }
+}
+
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
 const BY_THE_CALENDAR: [&str; 21] = [
     // When something happened, was asked for, or was counted.

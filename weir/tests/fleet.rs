@@ -187,14 +187,14 @@ fn whoever_starts_gets_the_fleets_file() {
     let of_fleet = std::fs::read_to_string(two.config()).unwrap();
     let (own, _) = of_fleet.split_once("[[service]]").expect("services");
     let old = of_fleet.replace("weight = 7", "weight = 3");
-    for text in [own, &old] {
+    for (text, name) in [(own, ".edited"), (&old, ".edited.1")] {
         two.kill();
         std::fs::write(two.config(), text).unwrap();
         two.launch().unwrap();
         agree(&fleet);
         assert_eq!(std::fs::read_to_string(two.config()).unwrap(), of_fleet);
         let mut kept = two.config().as_os_str().to_owned();
-        kept.push(".edited");
+        kept.push(name);
         assert_eq!(std::fs::read_to_string(kept).unwrap(), text);
         common::command(two, "reload");
         let status = one.status().unwrap();

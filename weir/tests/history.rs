@@ -162,6 +162,13 @@ fn files_are_applied_whole_and_gone_back_to() {
     let beside = format!("{}.edited", balancer.config().display());
     assert!(said.contains(&beside), "{said}");
     assert_eq!(fs::read_to_string(&beside).unwrap(), edit);
+    // So is what was edited after that, and neither is lost by the other.
+    let more = format!("{first}# my last words\n");
+    fs::write(balancer.config(), &more).unwrap();
+    let said = common::command(&balancer, &format!("apply {path}"));
+    assert!(said.contains(&format!("{beside}.1")), "{said}");
+    assert_eq!(fs::read_to_string(format!("{beside}.1")).unwrap(), more);
+    assert_eq!(fs::read_to_string(&beside).unwrap(), edit);
     // A file that somebody has removed is there again, for its owner only.
     fs::remove_file(balancer.config()).unwrap();
     common::command(&balancer, "rollback");

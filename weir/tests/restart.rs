@@ -308,6 +308,18 @@ fn a_run_directory_without_a_memory_is_refused() {
     balancer.launch().unwrap();
     common::command(&balancer, "backend drain web4 b0");
     common::assert_unbroken(&mut held, "with its own directory again", &balancer);
+    // What is damaged is refused with the whole way to a start, and nobody says that anything goes on.
+    balancer.kill();
+    let memory = own.join("runtime.json");
+    fs::write(&memory, "").unwrap();
+    for (code, words) in [(1, "move it away, and, "), (4, "has nothing of that run")] {
+        let output = common::weir_in(&lab, &["run", "--config", &file]);
+        let said = common::stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words) && said.contains("--break-connections"), "{said}");
+        assert!(!said.contains("which was in force, goes on"), "{said}");
+        let _ = fs::remove_file(&memory);
+    }
     // A name that no socket can have is refused before anything is touched.
     let long = format!("/tmp/{}", "x".repeat(110));
     std::fs::write(&file, text.replacen("run_dir = \"", &format!("run_dir = \"{long}"), 1))
@@ -315,6 +327,39 @@ fn a_run_directory_without_a_memory_is_refused() {
     let output = common::weir_in(&lab, &["check", "--config", &file]);
     let said = common::stderr(&output);
     assert!(output.status.code() == Some(1) && said.contains("run_dir"), "{said}");
+}
+
+/// In a mount namespace that ends with the process there is nothing that could go on, and it is said.
+#[test]
+fn who_takes_the_data_plane_along_says_so() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    stop(&balancer);
+    let log = common::log(&balancer);
+    assert!(log.contains("stopping; the data plane goes on") && !log.contains("as long as"), "{log}");
+    let config = balancer.config().display().to_string();
+    let unloaded = common::weir_in(&lab, &["unload", "--config", &config]);
+    assert!(unloaded.status.success(), "{}", common::stderr(&unloaded));
+    let script = format!(
+        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {} run --config {config}",
+        common::WEIR
+    );
+    let path = lab.directory().join("apart.log");
+    let mut run = lab.balancer_command("unshare").unwrap();
+    run.args(["--mount", "sh", "-c", &script]).stdin(Stdio::null());
+    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
+    common::eventually("it answers", || {
+        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
+        balancer.status().is_ok()
+    });
+    let warned = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warned.contains("forwarding ends with the control plane"), "{warned}");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(run.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(run.wait().unwrap().success());
+    let log = fs::read_to_string(&path).unwrap();
+    assert!(log.contains("stopping; the data plane ends with this process"), "{log}");
 }
 
 const PRECIOUS: &str = "precious";

@@ -50,7 +50,9 @@ fn flows_go_by_a_snapshot_where_they_go_by_the_balancer() {
         assert!(snapshot["configuration"]["service"][0]["name"].is_string());
         // A file that is there is not overwritten.
         let again = weir(&balancer, &["snapshot", "--output", path]);
-        assert!(!again.status.success() && stderr(&again).contains(path), "{}", stderr(&again));
+        let said = stderr(&again);
+        assert_eq!(again.status.code(), Some(4), "{said}");
+        assert!(said.contains(path) && said.contains("remove it, or give --output"), "{said}");
         // The table alone decides of flows that nobody knows.
         let mut backends = std::collections::BTreeSet::new();
         for port in 0..60 {
@@ -107,6 +109,29 @@ fn flows_go_by_a_snapshot_where_they_go_by_the_balancer() {
         assert!(stderr(&refused).contains("no snapshot"), "{}", stderr(&refused));
         let refused = explain("/nonexistent.json");
         assert!(stderr(&refused).contains("/nonexistent.json"), "{}", stderr(&refused));
+    }
+}
+
+/// Where a disc is full, nothing is left that would be in the way when there is room again.
+#[test]
+fn what_cannot_be_written_leaves_nothing() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let disc = lab.directory().join("disc");
+    fs::create_dir(&disc).unwrap();
+    let (disc, socket) = (disc.display(), balancer.socket().display().to_string());
+    for line in ["snapshot --output", "trace --for 1s --write"] {
+        // One page, which a snapshot does not fit into, and nothing beside it.
+        let script = format!(
+            "mount -t tmpfs -o size=4k tmpfs {disc}; head -c 4096 /dev/zero > {disc}/full; \
+             {WEIR} {line} {disc}/file --socket {socket} && exit 9; ls -A {disc}"
+        );
+        let mut shell = std::process::Command::new("unshare");
+        let output = shell.args(["--mount", "sh", "-c", &script]).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.success() && said.contains("No space left"), "{line}: {said}");
+        assert_eq!(stdout(&output), "full\n", "{line}: {said}");
     }
 }
 

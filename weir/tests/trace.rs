@@ -295,6 +295,8 @@ fn a_capture_opens_elsewhere() {
     assert_eq!(said.lines().count(), 40, "{said}");
     // It is not lost by the next trace, unless that is meant; nor where nobody answers.
     let before = std::fs::read(&file).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o600, "packets are in it");
     let again = |socket: &str, more: &[&str]| {
         let path = file.to_str().unwrap();
         let words = ["trace", "--socket", socket, "--for", "100ms", "--write", path];

@@ -23,11 +23,13 @@ mod grpc;
 mod guard;
 mod openapi;
 mod server;
+mod socket;
 pub mod wait;
 mod watch;
 
 pub use client::{Client, ClientError, PATIENCE};
 pub use grpc::PROTO;
+pub use socket::listen;
 pub use watch::{EventList, Rate, Rates};
 
 use crate::config::{Backend, Role, Source};
@@ -35,7 +37,6 @@ use crate::engine::{
     Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
     Kind, ListSource, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
-use crate::owners::as_member;
 use crate::snapshot::Snapshot;
 use access::Caller;
 use axum::body::Body;
@@ -54,17 +55,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use server::Working;
+use socket::Door;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path as FilePath, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
-use tracing::warn;
 use watch::{EventQuery, Hub, RateQuery, WatchLine, WatchQuery};
 use weir_announce::Report;
-use weir_host::files;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
@@ -822,32 +822,7 @@ pub fn openapi() -> serde_json::Value {
     openapi::document(&routes())
 }
 
-/// Makes the socket. Only the owner of the process may use it, until the configuration is followed.
-///
-/// # Errors
-/// If it cannot be made.
-pub fn listen(socket: &FilePath) -> io::Result<UnixListener> {
-    // The run directory is locked by this process, so a socket that is there is a dead one.
-    let _ = std::fs::remove_file(socket);
-    // The mode that it is born with: between bind and chmod nobody else may slip in.
-    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let listener = UnixListener::bind(socket);
-    nix::sys::stat::umask(before);
-    listener.map_err(|error| {
-        io::Error::new(error.kind(), format!("{}: {error}; remove what is there", socket.display()))
-    })
-}
-
-/// Lets the members of a group use the socket, too, or nobody but its owner.
-fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
-    let Some(group) = group else { return files::share_socket(socket, 0o600, None) };
-    let found = nix::unistd::Group::from_name(group).map_err(io::Error::from)?;
-    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no group {group}"));
-    let gid = found.ok_or_else(missing)?.gid;
-    as_member(gid, || files::share_socket(socket, 0o660, Some(gid.as_raw())))
-}
-
-/// Serves the API until the task is dropped: at the socket, and where `front` says.
+/// Serves the API until the task is dropped: at the socket, which goes with it, and where `front` says.
 ///
 /// # Errors
 /// If the socket fails.
@@ -866,14 +841,10 @@ pub(crate) async fn serve(
     let router: Router = openapi::router(routes, &common).with_state(shared);
     let router = grpc::beside(router, called, &common);
     let rates = hub.keep_rates(front.clone());
-    let at_socket = server::at_socket(listener, router.clone());
+    let door = Door::new(socket.clone(), Arc::clone(&common));
+    let at_socket = server::at_socket((listener, door), router.clone());
     let elsewhere = follow(front, router, Arc::clone(&common), move |front| {
-        let shared = share(&socket, front.api.socket_group.as_deref());
-        if let Err(error) = &shared {
-            warn!(socket = %socket.display(), %error, "the socket stays its owner's");
-        }
-        let why = |error| format!("the socket stays its owner's (api.socket_group): {error}");
-        *common.unshared.lock().unwrap_or_else(PoisonError::into_inner) = shared.err().map(why);
+        socket::share_as(&socket, front.api.socket_group.as_deref(), &common);
         common.audit.write_to(front.api.audit.as_ref().unwrap_or(&own));
     });
     tokio::select! {

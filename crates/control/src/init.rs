@@ -7,7 +7,7 @@
 
 mod file;
 
-pub use file::{there_already, write_new};
+pub use file::{there_already, write_new, write_own};
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

@@ -108,10 +108,11 @@ fn noted(pins: &Path) -> Option<PathBuf> {
     words.strip_prefix(WORDS).map(PathBuf::from)
 }
 
-/// Whether a start failed by what its file asks for.
+/// Whether a start failed by what its file asks for, or since there is no room to write down what that changes.
 pub fn is_about_file(error: &EngineError) -> bool {
     use EngineError::{Config, Conflict, Interfaces, Invalid, Limit};
     matches!(error, Config(_) | Conflict(_) | Interfaces { .. } | Invalid(_) | Limit { .. })
+        || error.is_full()
 }
 
 /// The name by which a history knows a file: whole, and with what links to its folder lead to. The file itself

@@ -6,7 +6,7 @@ use crate::config::{Agents as AgentsAt, Config, PlaneKind};
 use crate::discovery;
 use crate::engine::{
     Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Starting,
-    begin, channel,
+    begin, channel, last_words,
 };
 use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
@@ -38,7 +38,7 @@ const LAST_WORD: Duration = Duration::from_secs(6);
 const LAST_WORD_TO_FLEET: Duration = Duration::from_secs(2);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
-/// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
+/// pinned, where that outlives the process. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
 /// start even where that breaks connections of an earlier run. `plane`: what decides packets, if that is
 /// not what the file says.
 ///
@@ -52,6 +52,7 @@ pub async fn run(
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
+    let kind = config.balancer.plane;
     raise_limits();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
@@ -135,7 +136,7 @@ pub async fn run(
             _ = interrupt.recv() => break Ok(()),
         }
     };
-    info!("stopping; the data plane goes on");
+    info!("{}", last_words(kind));
     notify::tell("STOPPING=1");
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);
@@ -146,7 +147,7 @@ pub async fn run(
     if let Some(fleet) = fleet {
         let _ = tokio::time::timeout(LAST_WORD_TO_FLEET, fleet).await;
     }
-    let _ = std::fs::remove_file(&socket);
+    // The server takes the socket away as it ends, if it is still its own.
     result.and(ended)
 }
 
@@ -208,9 +209,16 @@ fn open_or_go_on<P: Plane>(
     // Who asks for broken connections is not given others; and a fleet's configuration is no file's.
     let alone = !starting.breaking && starting.fleet.is_none() && starting.instead.is_none();
     let kind = config.balancer.plane;
+    let before = starting.instead.clone();
     let why = match open(config, path.clone(), plane, starting, how) {
         Err(why) if alone && last_good::is_about_file(&why) => why,
-        opened => return opened,
+        opened => {
+            // Neither goes on: what is wrong with the file is to be mended, too.
+            if let (Err(_), Some(Instead { why, .. })) = (&opened, before) {
+                error!("{} would be refused: {why}", path.display());
+            }
+            return opened;
+        }
     };
     let found = last_good::find(&path, plane);
     let Some((config, number)) = found.filter(|(config, _)| config.balancer.plane == kind) else {
@@ -227,14 +235,15 @@ fn open<P: Plane>(
     starting: Starting,
     how: Open<P>,
 ) -> Result<(Engine<P>, Transitions), EngineError> {
-    if let Some(Instead { number, why }) = &starting.instead {
-        error!(
-            "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
-            path.display()
-        );
-    }
+    let (file, instead) = (path.display().to_string(), starting.instead.clone());
     let (checker, transitions) = Checker::new();
     let engine = how(config, path, checker, plane, starting)?;
+    // Not before: who ends here leaves nothing that goes on.
+    if let Some(Instead { number, why }) = instead {
+        error!(
+            "{file} would be refused, and the configuration of change {number}, which was in force, goes on: {why}"
+        );
+    }
     Ok((engine, transitions))
 }
 

@@ -54,6 +54,20 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What a control plane goes on from is not what weir wrote. A start without it is refused in its turn where
+    /// packets are forwarded, so that the whole way is said at once.
+    #[error(
+        "{} cannot be used: {reason}; to start without what it held, move it away, and, where packets are forwarded \
+         already, either weir unload before the start, or weir run --break-connections once: most connections break \
+         then",
+        path.display()
+    )]
+    Forgotten {
+        /// File that was read.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Another process runs the instance.
     #[error(
         "an instance of this name is running: another weir holds {}; stop that one, or set another \

@@ -11,6 +11,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_control::engine::{EngineError, TracedPacket};
@@ -26,6 +27,8 @@ pub struct Capture {
     writer: PcapNgWriter<BufWriter<File>>,
     interfaces: HashMap<String, u32>,
     path: PathBuf,
+    /// It was not there before.
+    made: bool,
 }
 
 /// Whether something is there that is no regular file.
@@ -51,25 +54,40 @@ pub fn may_create(path: &Path, anew: bool) -> anyhow::Result<()> {
 }
 
 impl Capture {
-    /// Makes the file. One that is there is refused, or written anew if so asked. Pipes and devices lose nothing by
-    /// being written to, and are taken as they are.
+    /// Makes the file, for its owner alone: what packets carry is in it. One that is there is refused, or written anew
+    /// if so asked. Pipes and devices lose nothing by being written to, and are taken as they are.
     ///
     /// # Errors
     /// If it is there, or cannot be written.
     pub fn create(path: &Path, anew: bool) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
-        options.write(true);
-        match anew || is_no_file(path) {
-            true => options.create(true).truncate(true),
-            false => options.create_new(true),
+        options.write(true).mode(0o600);
+        let made = options.clone().create_new(true).open(path);
+        let (file, made) = match made {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if !anew && !is_no_file(path) {
+                    return Err(is_there(path));
+                }
+                (options.create(true).truncate(true).open(path), false)
+            }
+            made => (made, true),
         };
-        let file = match options.open(path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(is_there(path)),
-            file => file.with_context(|| format!("write {}", path.display()))?,
-        };
+        let file = file.with_context(|| format!("write {}", path.display()))?;
         let writer = PcapNgWriter::new(BufWriter::new(file));
         let writer = writer.with_context(|| format!("write {}", path.display()))?;
-        Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned() })
+        Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned(), made })
+    }
+
+    /// A file that was made for this, and that nothing could be written to, would only be in the way of the next try.
+    fn or_gone(&mut self, written: anyhow::Result<()>) -> anyhow::Result<()> {
+        if written.is_err() && self.made {
+            let about = self.writer.get_mut().get_ref().metadata();
+            if about.is_ok_and(|about| about.len() == 0) {
+                self.made = false;
+                let _ = fs::remove_file(&self.path);
+            }
+        }
+        written
     }
 
     /// Adds a packet, with what became of it in words.
@@ -77,6 +95,12 @@ impl Capture {
     /// # Errors
     /// If it cannot be written.
     pub fn add(&mut self, packet: &TracedPacket, words: &str) -> anyhow::Result<()> {
+        let added = self.both(packet, words);
+        self.or_gone(added)
+    }
+
+    /// A packet as it came, and as it left.
+    fn both(&mut self, packet: &TracedPacket, words: &str) -> anyhow::Result<()> {
         let rules = packet.rules.join(" ");
         let comment = format!("{words}\nrules: {rules}");
         let came = (&packet.frame[..], packet.length, INBOUND);
@@ -140,7 +164,8 @@ impl Capture {
     /// If it cannot be written.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         let flushed = self.writer.get_mut().flush();
-        flushed.with_context(|| format!("write {}", self.path.display()))
+        let flushed = flushed.with_context(|| format!("write {}", self.path.display()));
+        self.or_gone(flushed)
     }
 
     /// No more packets.

@@ -4,6 +4,7 @@
 
 use super::access::Caller;
 use super::guard::Common;
+use super::socket::Door;
 use crate::config::ApiTls;
 use crate::pace::Pace;
 use axum::Router;
@@ -315,11 +316,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
     }
 }
 
-/// Serves at the socket, until it is dropped.
-pub(super) async fn at_socket(listener: UnixListener, router: Router) -> io::Result<()> {
+/// Serves at the socket, until it is dropped. Where that is made again, connections by the former one go on.
+pub(super) async fn at_socket(
+    (mut listener, mut door): (UnixListener, Door),
+    router: Router,
+) -> io::Result<()> {
     let mut crowd = Crowd::default();
     loop {
-        let stream = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            again = door.made_again() => {
+                listener = again;
+                continue;
+            }
+        };
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) if passes(&error) => {
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -62,12 +62,16 @@ impl Document {
     /// What was written down in a run directory; nothing, if nothing was.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it cannot be understood.
+    /// [`StoreError::Forgotten`] if it cannot be understood, [`StoreError::Corrupt`] if what has changed since cannot.
     pub fn read(run_dir: &Path) -> Result<Self, StoreError> {
-        let Some((mut document, changes)) = Journal::read::<Self, Change>(&run_dir.join(FILE))?
-        else {
-            return Ok(Self::default());
-        };
+        let file = run_dir.join(FILE);
+        let read = Journal::read::<Self, Change>(&file).map_err(|error| match error {
+            StoreError::Corrupt { path, reason } if path == file => {
+                StoreError::Forgotten { path, reason }
+            }
+            error => error,
+        });
+        let Some((mut document, changes)) = read? else { return Ok(Self::default()) };
         changes.into_iter().for_each(|change| document.take(change));
         Ok(document)
     }
@@ -83,6 +87,16 @@ impl Document {
                 self.services.remove(&name);
             }
         }
+    }
+
+    /// Whether a start from this, over the same data plane, comes to what one from this with `changes` comes to.
+    pub(super) fn leads_where(&self, changes: &[Change]) -> bool {
+        changes.iter().all(|change| match change {
+            Change::Service { name, service, .. } => {
+                self.services.get(name).is_some_and(|saved| saved.leads_where(service))
+            }
+            Change::Removed { .. } => false,
+        })
     }
 
     /// What this says of a service that is no longer so; `None`: it is.
@@ -307,6 +321,28 @@ pub struct SavedBackend {
     /// It was looked up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
+}
+
+impl SavedService {
+    /// Whether both say the same but for what a start finds out otherwise: generation and method from the table that
+    /// packets follow, who is up from the checks, and which prefixes of commands are over from the clock. Numbers,
+    /// seeds, logs, pools and what tells addresses apart are nowhere else: who started from others would take a
+    /// backend's connections for another one's.
+    fn leads_where(&self, other: &Self) -> bool {
+        let alike = |(one, two): (&SavedBackend, &SavedBackend)| {
+            *one == SavedBackend { up: one.up, ..two.clone() }
+        };
+        let as_here = Self {
+            generation: self.generation,
+            in_force: self.in_force.clone(),
+            sources: self.sources.clone(),
+            backends: self.backends.clone(),
+            ..other.clone()
+        };
+        *self == as_here
+            && self.backends.len() == other.backends.len()
+            && self.backends.iter().zip(&other.backends).all(alike)
+    }
 }
 
 impl SavedBackend {

@@ -90,7 +90,7 @@ pub enum Kind {
 
 impl EngineError {
     /// Whether there was no room on a disc, or it takes nothing.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_full())
     }
 

@@ -17,6 +17,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tracing::warn;
+use weir_host::files;
 use weir_plane::Plane;
 
 /// A configuration that is to be in force, and to be the instance's file.
@@ -79,18 +80,7 @@ impl Beside {
 
     fn fill(&self, file: &mut File, text: &str) -> std::io::Result<()> {
         match fs::metadata(&self.target) {
-            Ok(there) => {
-                let ours = file.metadata()?;
-                if there.gid() != ours.gid() {
-                    as_member(Gid::from_raw(there.gid()), || {
-                        fchown(&*file, None, Some(there.gid()))
-                    })?;
-                }
-                if there.uid() != ours.uid() {
-                    fchown(&*file, Some(there.uid()), None)?;
-                }
-                file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
-            }
+            Ok(there) => belongs_as(file, &there)?,
             // There may be keys in it: what is made again is its owner's only.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -110,6 +100,67 @@ impl Beside {
             }
         }
     }
+}
+
+/// Gives a file owner, group and mode of another one.
+fn belongs_as(file: &File, other: &fs::Metadata) -> std::io::Result<()> {
+    let ours = file.metadata()?;
+    if other.gid() != ours.gid() {
+        as_member(Gid::from_raw(other.gid()), || fchown(file, None, Some(other.gid())))?;
+    }
+    if other.uid() != ours.uid() {
+        fchown(file, Some(other.uid()), None)?;
+    }
+    file.set_permissions(fs::Permissions::from_mode(other.mode() & 0o7777))
+}
+
+/// What stands in a file is kept beside it under this name, or with a number after it.
+const EDITED: &str = ".edited";
+/// So many of these there may be: who has more looks at none of them.
+const MOST_EDITED: usize = 100;
+
+/// Keeps what stands in a file beside it, under the first name that is free; what is kept there already is not kept
+/// twice. Returns the name. Nothing that is there is written to, and no link is followed.
+///
+/// # Errors
+/// Why it cannot be kept.
+fn keep_beside(path: &Path) -> Result<PathBuf, String> {
+    let wrong = |error: std::io::Error| error.to_string();
+    let text = fs::read(path).map_err(wrong)?;
+    let name = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(EDITED);
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    let names: Vec<PathBuf> = (0..MOST_EDITED).map(name).collect();
+    if let Some(kept) = names.iter().find(|name| files::read(name).is_ok_and(|kept| kept == text)) {
+        return Ok(kept.clone());
+    }
+    let free = names.iter().find(|name| fs::symlink_metadata(name).is_err());
+    let Some(free) = free else {
+        return Err(format!(
+            "there are {MOST_EDITED} files of earlier edits, {} to {}; remove those that nobody needs, or reload \
+             the file",
+            names[0].display(),
+            names[MOST_EDITED - 1].display()
+        ));
+    };
+    let about = fs::metadata(path).map_err(wrong)?;
+    // There may be keys in it: it is its owner's alone until it is as the file is.
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(free);
+    let mut file = made.map_err(|error| format!("{}: {error}", free.display()))?;
+    let written = belongs_as(&file, &about)
+        .and_then(|()| file.write_all(&text))
+        .and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // What is not whole would be taken for what stood there.
+        let _ = fs::remove_file(free);
+        return Err(format!("{}: {error}", free.display()));
+    }
+    Ok(free.clone())
 }
 
 /// The name of what waits to take a file's place.
@@ -372,15 +423,12 @@ impl<P: Plane> Engine<P> {
         if [&current.digest, &digest(text)].contains(&&digest(&there)) {
             return Ok(String::new());
         }
-        let mut beside = self.config_path.as_os_str().to_owned();
-        beside.push(".edited");
-        fs::copy(&self.config_path, &beside).map_err(|error| {
+        let beside = keep_beside(&self.config_path).map_err(|why| {
             EngineError::Conflict(format!(
-                "{} was edited and is not in force, and cannot be kept beside: {error}; nothing has changed",
+                "{} was edited and is not in force, and cannot be kept beside: {why}; nothing has changed",
                 self.config_path.display()
             ))
         })?;
-        let beside = PathBuf::from(beside);
         Ok(format!(
             "; the file had been edited without a reload: what stood there is in {}",
             beside.display()
@@ -470,5 +518,47 @@ impl<P: Plane> Engine<P> {
     /// Who asks for what follows.
     pub(super) fn asked_by(&mut self, who: Who) {
         self.who = who;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_was_edited_is_kept_beside_and_no_earlier_one_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weir.toml");
+        let beside = |more: &str| folder.path().join(format!("weir.toml.edited{more}"));
+        let keep = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+            keep_beside(&path)
+        };
+        assert_eq!(keep("one"), Ok(beside("")));
+        assert_eq!(keep("two"), Ok(beside(".1")));
+        // What is there already is there once.
+        assert_eq!(keep("one"), Ok(beside("")));
+        assert_eq!(keep("two"), Ok(beside(".1")));
+        assert_eq!(fs::read_to_string(beside("")).unwrap(), "one");
+        assert_eq!(fs::read_to_string(beside(".1")).unwrap(), "two");
+        assert_eq!(fs::metadata(beside(".1")).unwrap().mode() & 0o7777, 0o640);
+        // A link is no copy, wherever it leads to.
+        let target = folder.path().join("target");
+        symlink(&target, beside(".2")).unwrap();
+        assert_eq!(keep("three"), Ok(beside(".3")));
+        assert!(!target.exists());
+        // A name that is free again is taken again.
+        fs::remove_file(beside("")).unwrap();
+        assert_eq!(keep("two"), Ok(beside(".1")));
+        assert_eq!(keep("four"), Ok(beside("")));
+        for number in 4..MOST_EDITED {
+            assert_eq!(keep(&format!("more {number}")), Ok(beside(&format!(".{number}"))));
+        }
+        let said = keep("too many").unwrap_err();
+        assert!(said.contains("weir.toml.edited to ") && said.contains("remove"), "{said}");
+        assert_eq!(keep("four"), Ok(beside("")));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), MOST_EDITED + 1);
     }
 }

@@ -34,6 +34,7 @@ mod maintenance;
 mod marks;
 mod network;
 mod numbers;
+mod pins;
 mod places;
 mod plan;
 mod prefixes;
@@ -75,6 +76,7 @@ pub use history::{Apply, HistoryReport};
 pub(crate) use limits::wanted as wanted_limits;
 pub use mailbox::{Commands, Sender, channel};
 pub use maintenance::MaintenanceStatus;
+pub(crate) use pins::last_words;
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
@@ -328,7 +330,7 @@ impl Engine {
         Document::read(&config.balancer.run_dir)?;
         // So is what is missing, and an instance of the name that runs.
         may_start(&config, &config_path, &directory)?;
-        mount_bpffs()?;
+        pins::mount()?;
         let made = !directory.exists();
         if made && config.balancer.plane == PlaneKind::Dpdk {
             // Without it nothing would be forwarded. Where an earlier run has left something, it is tried again
@@ -409,7 +411,7 @@ impl Engine {
                 "frames that are lost on their way out are not counted; it needs CAP_PERFMON, and Linux 5.5 with BTF ({error})"
             )
         });
-        let warnings = warnings.into_iter().chain(uncounted).collect();
+        let warnings = warnings.into_iter().chain(uncounted).chain(pins::said(kind)).collect();
         let Starting { breaking, fleet, instead } = starting;
         let found = Found { resumed: report.resumed, warnings, breaking, fleet, instead };
         let mut engine =
@@ -973,22 +975,4 @@ impl Timer {
         }
         due
     }
-}
-
-/// The BPF file system, where pins live.
-fn mount_bpffs() -> Result<(), EngineError> {
-    const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
-    let path = "/sys/fs/bpf";
-    let mounted =
-        nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC);
-    if mounted {
-        return Ok(());
-    }
-    nix::mount::mount(Some("bpf"), path, Some("bpf"), nix::mount::MsFlags::empty(), None::<&str>)
-        .map_err(|error| {
-            EngineError::Conflict(format!(
-                "the BPF file system is not mounted at {path} and cannot be ({error}); as root: \
-             mount -t bpf bpf {path}"
-            ))
-        })
 }

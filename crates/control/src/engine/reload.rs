@@ -229,10 +229,14 @@ impl<P: Plane> Engine<P> {
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
             match self.write_plan_down(&plan, &prepared) {
                 // A first start forwards all the same: what could not be written is tried again, and
-                // said. One that resumes is refused like a reload, as packets are forwarded anyway,
-                // and the next start must find what is in force; without changes nothing is written.
+                // said. So does one that resumes and changes nothing that the next start could not find
+                // out by itself: that finds what this one has found. One that changes more is refused
+                // like a reload, as the next start must know by which numbers and pools packets go, and
+                // they are forwarded anyway; the configuration that was in force can go on then.
                 Err(error @ EngineError::Store(_))
-                    if how.start && !self.resumed && error.is_full() =>
+                    if how.start
+                        && error.is_full()
+                        && (!self.resumed || self.finds_again(&plan, &prepared)) =>
                 {
                     self.note_saved(Err(error));
                     Ok(())
@@ -241,7 +245,7 @@ impl<P: Plane> Engine<P> {
             }
         });
         if let Err(error) = ready {
-            self.undo(prepared);
+            self.undo(prepared, how);
             return Err(error);
         }
         let failures = self.switch(plan, prepared, config, how);
@@ -498,6 +502,17 @@ impl<P: Plane> Engine<P> {
 
     /// Writes down what a restart is to find: the plan, from here on.
     fn write_plan_down(&mut self, plan: &Plan, prepared: &Prepared) -> Result<(), EngineError> {
+        let changes = self.changes_to(plan, prepared);
+        self.write_down(changes)
+    }
+
+    /// Whether a restart that finds nothing of a plan comes to it all the same.
+    fn finds_again(&self, plan: &Plan, prepared: &Prepared) -> bool {
+        self.document.leads_where(&self.changes_to(plan, prepared))
+    }
+
+    /// What of a plan is not written down.
+    fn changes_to(&self, plan: &Plan, prepared: &Prepared) -> Vec<document::Change> {
         let wanted: HashSet<&String> = plan.services.iter().map(|one| &one.wanted.name).collect();
         let gone = self.document.services.keys().filter(|name| !wanted.contains(name));
         let mut changes: Vec<document::Change> =
@@ -514,11 +529,11 @@ impl<P: Plane> Engine<P> {
             let saved = runtime.saved_as(&planned.wanted, &planned.salts.0, &planned.pool);
             changes.extend(self.document.change_to(&planned.wanted.name, saved));
         }
-        self.write_down(changes)
+        changes
     }
 
     /// Clears away what was prepared.
-    fn undo(&mut self, prepared: Prepared) {
+    fn undo(&mut self, prepared: Prepared, how: How) {
         self.take_back(prepared.members);
         drop(prepared.created);
         for log in prepared.logs {
@@ -531,7 +546,11 @@ impl<P: Plane> Engine<P> {
             let config = self.config.clone();
             tolerate("go back to the next program before", self.hand_on(&config));
         }
-        self.save_later();
+        // A start that is refused has taken up those services only that its file has. What was written down is of
+        // all, and the next start is to find it.
+        if !how.start {
+            self.save_later();
+        }
     }
 
     /// The plan is in force from here on. Returns what is left to be done.

@@ -27,12 +27,25 @@ pub fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;
     }
     // Keys may come into it later.
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o640).open(path);
+    write_once(path, text.as_bytes(), 0o640)
+}
+
+/// As [`write_new`], for its owner alone, who decides whom to give it to, in a folder that is there.
+///
+/// # Errors
+/// Those of [`write_new`].
+pub fn write_own(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    write_once(path, bytes, 0o600)
+}
+
+fn write_once(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     let mut file = match opened {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(there_already(path)),
         opened => opened.with_context(failed)?,
     };
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
     if written.is_err() {
         let _ = remove_file(path);
     }
@@ -51,5 +64,18 @@ mod tests {
         let refused = write_new(&path, "two").unwrap_err();
         assert!(matches!(refused.downcast_ref(), Some(EngineError::Conflict(_))), "{refused}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+    }
+
+    #[test]
+    fn what_is_its_owners_own_is_nobody_elses() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("snapshot.json");
+        write_own(&path, b"one").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o7777, 0o600);
+        let refused = write_own(&path, b"two").unwrap_err();
+        assert!(matches!(refused.downcast_ref(), Some(EngineError::Conflict(_))), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        assert!(write_own(&home.path().join("no/such"), b"").is_err());
     }
 }

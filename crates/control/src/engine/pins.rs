@@ -1,0 +1,159 @@
+//! Where pins live, and whether they outlive this process. A network namespace entered by `ip netns exec` brings a
+//! mount namespace along in which there is no BPF file system; one that is mounted there is nobody else's, and goes
+//! with the last process inside.
+
+use super::EngineError;
+use crate::config::PlaneKind;
+use nix::sys::stat::{major, minor};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::warn;
+
+/// The BPF file system.
+const PLACE: &str = "/sys/fs/bpf";
+
+/// This process has mounted it.
+static MOUNTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether what is pinned is there when this process has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lasting {
+    /// Nothing speaks against it.
+    Stays,
+    /// Somebody may have it mounted, or nobody.
+    Unsure,
+    /// Nobody else has it mounted.
+    Ends,
+}
+
+/// Mounts the BPF file system, if there is none.
+pub(super) fn mount() -> Result<(), EngineError> {
+    const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
+    let mounted =
+        nix::sys::statfs::statfs(PLACE).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC);
+    if mounted {
+        return Ok(());
+    }
+    nix::mount::mount(Some("bpf"), PLACE, Some("bpf"), nix::mount::MsFlags::empty(), None::<&str>)
+        .map_err(|error| {
+            EngineError::Conflict(format!(
+                "the BPF file system is not mounted at {PLACE} and cannot be ({error}); as root: \
+                 mount -t bpf bpf {PLACE}"
+            ))
+        })?;
+    MOUNTED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// What there is to say at a start. What is not sure is said in the log alone.
+pub(super) fn said(kind: PlaneKind) -> Option<String> {
+    let mend = "instead of by ip netns exec, enter the namespace by nsenter --net=/run/netns/NAME, which keeps the \
+                mounts of the host";
+    match lasting() {
+        Lasting::Stays => None,
+        // The process beside is inside, too, and goes on.
+        Lasting::Ends if !kind.is_beside() => Some(format!(
+            "the BPF file system at {PLACE} is in a mount namespace that is this process's alone: forwarding ends \
+             with the control plane; {mend}"
+        )),
+        Lasting::Ends | Lasting::Unsure => {
+            warn!(
+                "the BPF file system at {PLACE} is not that of the host: forwarding may end with the control plane, \
+                 as soon as nobody is left in its mount namespace; {mend}"
+            );
+            None
+        }
+    }
+}
+
+/// What there is to say when this process ends in an orderly way.
+pub(crate) fn last_words(kind: PlaneKind) -> &'static str {
+    // Nothing of a switch is pinned.
+    let lasting = if kind == PlaneKind::P4 { Lasting::Stays } else { lasting() };
+    match lasting {
+        Lasting::Stays => "stopping; the data plane goes on",
+        Lasting::Unsure => {
+            "stopping; the data plane goes on as long as somebody is left in this mount namespace"
+        }
+        Lasting::Ends => {
+            "stopping; the data plane ends with this process, whose BPF file system nobody else has"
+        }
+    }
+}
+
+fn lasting() -> Lasting {
+    let mounted = MOUNTED.load(Ordering::Relaxed);
+    let Ok(about) = fs::metadata(PLACE) else { return Lasting::Stays };
+    let device = format!("{}:{}", major(about.dev()), minor(about.dev()));
+    // Who is the first process itself sees nothing of the host around it.
+    let own = std::process::id();
+    let first = if own == 1 { None } else { mounts_of("1") };
+    let namespace = fs::read_link("/proc/self/ns/mnt").ok();
+    let namespace = namespace.map(|link| link.display().to_string());
+    judge(mounted, &device, namespace.as_deref(), first.as_deref(), || others(own, &device))
+}
+
+/// `first`: the mounts of the first process, if they can be read. `others`: whether another process has the device
+/// mounted.
+fn judge(
+    mounted: bool,
+    device: &str,
+    namespace: Option<&str>,
+    first: Option<&str>,
+    others: impl FnOnce() -> bool,
+) -> Lasting {
+    let Some(first) = first else {
+        return if mounted { Lasting::Unsure } else { Lasting::Stays };
+    };
+    if has(first, device) {
+        return Lasting::Stays;
+    }
+    // A namespace that is mounted as a file needs no process.
+    let kept = namespace.is_none_or(|namespace| first.contains(namespace));
+    // What somebody else has mounted may be mounted elsewhere, too.
+    if !mounted || kept || others() { Lasting::Unsure } else { Lasting::Ends }
+}
+
+/// The mounts that a process sees.
+fn mounts_of(process: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{process}/mountinfo")).ok()
+}
+
+/// Whether a device is among mounts (proc_pid_mountinfo(5)).
+fn has(mounts: &str, device: &str) -> bool {
+    mounts.lines().any(|line| line.split(' ').nth(2) == Some(device))
+}
+
+/// Whether a process besides this one has a device mounted. Where that cannot be seen, one may have.
+fn others(own: u32, device: &str) -> bool {
+    let Ok(all) = fs::read_dir("/proc") else { return true };
+    let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut others = names.filter(|name| name.parse::<u32>().is_ok_and(|other| other != own));
+    others.any(|name| mounts_of(&name).is_some_and(|mounts| has(&mounts, device)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_end_only_where_nobody_else_has_them() {
+        let host = "22 1 0:20 / /sys rw - sysfs sysfs rw\n31 22 0:27 / /sys/fs/bpf rw - bpf bpf rw\n";
+        let kept = format!("{host}40 1 0:4 mnt:[4026532001] /run/kept rw - nsfs nsfs rw\n");
+        let own = Some("mnt:[4026532001]");
+        let judge = |mounted, device, first, others| judge(mounted, device, own, first, || others);
+        // The host's own, whoever has mounted it.
+        assert_eq!(judge(true, "0:27", Some(host), false), Lasting::Stays);
+        assert_eq!(judge(false, "0:27", Some(host), false), Lasting::Stays);
+        // Of a namespace of its own.
+        assert_eq!(judge(true, "0:99", Some(host), false), Lasting::Ends);
+        assert_eq!(judge(true, "0:2", Some(host), false), Lasting::Ends);
+        assert_eq!(judge(true, "0:99", Some(host), true), Lasting::Unsure);
+        assert_eq!(judge(false, "0:99", Some(host), false), Lasting::Unsure);
+        assert_eq!(judge(true, "0:99", Some(kept.as_str()), false), Lasting::Unsure);
+        // The first process cannot be seen.
+        assert_eq!(judge(true, "0:99", None, false), Lasting::Unsure);
+        assert_eq!(judge(false, "0:99", None, false), Lasting::Stays);
+    }
+}

@@ -337,7 +337,10 @@ fn who_takes_the_data_plane_along_says_so() {
     let balancer = common::start(&lab, "concury", 2);
     stop(&balancer);
     let log = common::log(&balancer);
-    assert!(log.contains("stopping; the data plane goes on") && !log.contains("as long as"), "{log}");
+    assert!(
+        log.contains("stopping; the data plane goes on") && !log.contains("as long as"),
+        "{log}"
+    );
     let config = balancer.config().display().to_string();
     let unloaded = common::weir_in(&lab, &["unload", "--config", &config]);
     assert!(unloaded.status.success(), "{}", common::stderr(&unloaded));

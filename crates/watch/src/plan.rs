@@ -9,6 +9,9 @@ use weir_control::engine::{FieldChange, PlanReport, ServicePlan};
 pub fn plan(report: &PlanReport) -> String {
     let mut text = Text::default();
     let file = &report.file;
+    if let Some(why) = &report.why {
+        text.line(format_args!("! refused: {why}"));
+    }
     if !report.changes {
         text.line(format_args!("{file}: nothing would change"));
         return text.all();

@@ -481,9 +481,9 @@ impl Check {
                 }
             };
         }
-        over!(enabled interval timeout jitter rise fall flap_window via weight_step weight_every slow_start
+        over!(enabled interval timeout jitter rise fall flap_window weight_step weight_every slow_start
             slow_start_curve all_down
-            dead_connections; kind port method path
+            dead_connections; kind via port method path
             host headers status body answer_headers weight_header weight_body sni verify ca expiry_warning grpc_service query record send
             send_hex expect expect_hex command user)
     }

@@ -484,8 +484,11 @@ impl<P: Plane> Engine<P> {
                 found.by
             )));
         }
-        let known = self.count_known(self.service(service)?);
-        let held = self.service(service)?.states_of(member.id);
+        // Both as a plan counts them: without those that have ended, whose states linger.
+        let runtime = self.service(service)?;
+        let known = self.count_known(runtime);
+        let held = self.known_by_backend(runtime);
+        let held = held.map(|open| open.get(&member.id).copied().unwrap_or(0));
         self.commit(service, |service| {
             service.pool.retain(|m| m.id != member.id);
             service.leave(member.id);
@@ -498,7 +501,8 @@ impl<P: Plane> Engine<P> {
         };
         let states = match held {
             Some(0) => String::new(),
-            Some(n) => format!("; it held {n} states"),
+            Some(1) => "; it held 1 connection".into(),
+            Some(n) => format!("; it held {n} connections"),
             None => "; nobody knows how many connections it held".into(),
         };
         let said = format!("backend {backend} ({place}) removed from {service}{states}{nobody}");

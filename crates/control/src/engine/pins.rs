@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn pins_end_only_where_nobody_else_has_them() {
-        let host = "22 1 0:20 / /sys rw - sysfs sysfs rw\n31 22 0:27 / /sys/fs/bpf rw - bpf bpf rw\n";
+        let host =
+            "22 1 0:20 / /sys rw - sysfs sysfs rw\n31 22 0:27 / /sys/fs/bpf rw - bpf bpf rw\n";
         let kept = format!("{host}40 1 0:4 mnt:[4026532001] /run/kept rw - nsfs nsfs rw\n");
         let own = Some("mnt:[4026532001]");
         let judge = |mounted, device, first, others| judge(mounted, device, own, first, || others);

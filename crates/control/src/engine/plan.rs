@@ -28,6 +28,9 @@ pub struct PlanReport {
     pub services: Vec<ServicePlan>,
     /// Services of which nothing would change.
     pub unchanged: usize,
+    /// Why `weir reload` would refuse it as a whole, whatever becomes of each service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A setting that would change.
@@ -138,6 +141,7 @@ impl<P: Plane> Engine<P> {
 
     fn plan_looked_at(&self, config: &Config, from: &Source) -> Result<PlanReport, EngineError> {
         self.keeps_identity(config, from)?;
+        self.lists_fit(config)?;
         self.reaches(config)?;
         // As they are, they are not looked at by a reload either.
         if self.config.balancer.interfaces != config.balancer.interfaces {
@@ -151,13 +155,16 @@ impl<P: Plane> Engine<P> {
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();
         services.extend(self.removed(&plan));
+        let why = self.against_all(config);
+        let why = (!why.is_empty()).then(|| why.join("; "));
         Ok(PlanReport {
             file: from.name(),
             changes: !settings.is_empty() || !services.is_empty(),
-            refused: services.iter().any(|service| service.change == "refused"),
+            refused: why.is_some() || services.iter().any(|service| service.change == "refused"),
             settings,
             services,
             unchanged,
+            why,
         })
     }
 

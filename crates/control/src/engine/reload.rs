@@ -260,14 +260,8 @@ impl<P: Plane> Engine<P> {
         breaking: bool,
     ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
         let tracked = config.limits.tracked_flows as usize;
-        let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        if self.keeps_seeds() && !breaking {
-            refused.extend(self.of_other_seeds(config));
-        }
-        // A file that was cut off looks like this.
-        if config.services.is_empty() && !self.services.is_empty() && !breaking {
-            refused.push(self.leaves_nothing(self.services.len()));
-        }
+        let (mut changes, mut notes) = (Vec::new(), Vec::new());
+        let mut refused = if breaking { Vec::new() } else { self.against_all(config) };
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
@@ -866,8 +860,9 @@ impl<P: Plane> Engine<P> {
 
 /// A refusal of what would break connections.
 fn unless_breaking(why: &str) -> EngineError {
+    let stop = if why.ends_with('?') { "" } else { "." };
     EngineError::Conflict(format!(
-        "{why}. Nothing has changed; --break-connections does it all the same"
+        "{why}{stop} Nothing has changed; --break-connections does it all the same"
     ))
 }
 

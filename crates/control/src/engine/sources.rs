@@ -294,6 +294,11 @@ impl<P: Plane> Engine<P> {
         let before = self.lay_over(name, entries)?;
         // What takes room from nobody is never refused for want of it.
         let done = (if grows { self.room_for_lists() } else { Ok(()) })
+            .map(|()| {
+                if grows {
+                    self.begin_time(name)
+                }
+            })
             .and_then(|()| self.save_some([name]))
             .and_then(|()| self.tell_sources(name));
         if done.is_err() {
@@ -301,6 +306,17 @@ impl<P: Plane> Engine<P> {
             self.save_later();
         }
         done
+    }
+
+    /// The time of what was put on a service's lists last begins: memory for the first list is made before, which
+    /// may take longer than it is to be there.
+    fn begin_time(&mut self, name: &str) {
+        let now = self.now();
+        let service = self.services.get_mut(name);
+        let last = service.and_then(|service| service.listed.entries.last_mut());
+        if let Some((seconds, end)) = last.and_then(|entry| entry.ends.as_mut()) {
+            *end = now.saturating_add(*seconds);
+        }
     }
 
     /// Returns what was there.

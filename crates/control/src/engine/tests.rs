@@ -928,7 +928,8 @@ fn when_all_are_down_new_connections_are_kept_or_refused() {
         world.health("a", "b3", false);
         world.upkeep();
         let said = world.warnings().join(" ");
-        assert!(said.contains("service a: every backend is down"), "{said}");
+        let words = "service a: every backend that may take new connections is down by its check";
+        assert!(said.contains(words), "{said}");
         match all_down {
             AllDown::Keep => {
                 let all: HashSet<BackendId> = world.start(0, 200..400).into_iter().collect();

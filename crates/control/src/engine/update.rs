@@ -534,7 +534,10 @@ impl<P: Plane> Engine<P> {
                     AllDown::Keep => "they take new connections all the same (all_down = \"keep\")",
                     AllDown::Refuse => "new connections are dropped (all_down = \"refuse\")",
                 };
-                found.push(format!("service {name}: every backend is down by its check; {then}"));
+                found.push(format!(
+                    "service {name}: every backend that may take new connections is down by its check; \
+                     {then}"
+                ));
             }
             if let Some(what) = &service.lost {
                 found.push(format!(

@@ -58,8 +58,18 @@ impl<P: Plane> Engine<P> {
             .then(|| format!("service {service}: {}, as the file has it", said.join(", ")))
     }
 
+    /// Why a configuration is refused whatever becomes of each of its services, unless connections may break.
+    pub(in crate::engine) fn against_all(&self, config: &Config) -> Vec<String> {
+        let mut why = if self.keeps_seeds() { self.of_other_seeds(config) } else { Vec::new() };
+        // A file that was cut off looks like this.
+        if config.services.is_empty() && !self.services.is_empty() {
+            why.push(self.leaves_nothing(self.services.len()));
+        }
+        why
+    }
+
     /// The services whose connections would break because the fleet has other seeds for them.
-    pub(super) fn of_other_seeds(&self, config: &Config) -> Vec<String> {
+    fn of_other_seeds(&self, config: &Config) -> Vec<String> {
         let pairs = self.pairs_by_place(&config.services).into_iter().zip(&config.services);
         let others = pairs.filter_map(|(now, wanted)| {
             let now = now.filter(|now| !self.has_seed_of(now, wanted))?;

@@ -61,7 +61,7 @@ fn answers_and_the_history_say_how_many_connections_stay() {
     assert_eq!(said, "backend b2 of a has weight 7 already");
     let remove = |reply| Command::Remove("a".into(), "b1".into(), reply);
     let (said, lines) = logged(|| world.ask(remove).expect("removed"));
-    assert!(said.contains(&format!("it held {its} states")), "{said}");
+    assert!(said.contains(&format!("it held {its} connections")), "{said}");
     let words = [format!("kept={}", 60 - its), format!("left={its}")];
     assert!(words.iter().all(|word| published(&lines).contains(word)), "{lines:?}");
 }

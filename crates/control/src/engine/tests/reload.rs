@@ -661,6 +661,11 @@ fn a_reload_says_what_commands_had_changed() {
     let none = Config { services: Vec::new(), ..wanted };
     let refused = world.follow(&none).expect_err("connections would end").to_string();
     assert!(refused.contains("has no [[service]]: all 2 services"), "{refused}");
+    // A plan says so, in the same words.
+    let plan = world.engine.plan_to(&none, &world.engine.source()).expect("it can be looked at");
+    assert!(plan.refused && plan.changes, "{plan:?}");
+    let why = plan.why.expect("it is said why");
+    assert!(refused.contains(&format!("{why} Nothing has changed")), "{why}: {refused}");
     world.check();
     for (backend, said) in [("b1", ""), ("b2", ""), ("b3", "; nobody in this service")] {
         let weight = |reply| Command::Weight("b".into(), backend.into(), 0, reply);

@@ -32,7 +32,7 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 /// step: 1.5 s), and its table takes a moment.
 const UNHEARD: Duration = Duration::from_secs(3);
 /// What an event has disturbed is as before within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// A fleet that is changed again and again is of one mind in between only: if it was not by then, the next change waits
 /// until it is.
 const CALM: Duration = Duration::from_secs(10);

@@ -55,11 +55,11 @@ const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// And the leader waits for so long where its steps were given up one after the other: for less than a word is kept.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 /// What pauses have come to by then.
-const LONG_PAUSE: Duration = Duration::from_secs(2);
+const LONG_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 800 } else { 2_000 });
 /// What could not be done is tried again after so long, and after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(200);
 /// But never later than this.
-const AGAIN_AT_MOST: Duration = Duration::from_secs(5);
+const AGAIN_AT_MOST: Duration = Duration::from_millis(if cfg!(test) { 800 } else { 5_000 });
 /// How often a leader looks whether there is something to do of which nobody has told it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 

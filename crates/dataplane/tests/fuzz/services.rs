@@ -122,10 +122,10 @@ fn wide(text: &mut Text) {
     }
     let range = ", bits = 28, port = 75, last_port = 85";
     text.add("10.9.16.0", "tcp", "concury", TUNNELS, range);
-    // No larger: two addresses of more than 2^16 may have the same salt, and connections that differ in nothing else
-    // are one for the plane in memory, and two for the kernel's.
-    let range = ", bits = 112, port = 440, last_port = 450";
-    text.add("fd09:0:0:16::", "udp", "tracked", TUNNELS, range);
+    // No larger, and of one port: connections of one client to two addresses of more than 2^16, or to other ports at
+    // other addresses, may share a state (docs/services.md), and are one for the plane in memory and two for the kernel's.
+    text.add("fd09:0:0:16::", "udp", "tracked", TUNNELS, ", bits = 112");
+    text.add("fd09::6:0", "udp", "tracked", TUNNELS, ", port = 440, last_port = 450");
     let also = r#", also = ["10.9.5.1", "fd09::5:1"]"#;
     text.add("10.9.5.0", "tcp", "residue", TUNNELS, also);
     text.add("10.9.5.0", "udp", "cheetah", TUNNELS, also);

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const BALANCERS: usize = 3;
 const BACKENDS: u8 = 5;
 const CLIENTS: u32 = 400;
+/// So much of what became of a client is said where that is not what should have.
+const DOINGS: usize = 40;
 /// Methods whose pools change in step, with few rows, so that many flows share one.
 const RESIDUE: &str = "\"residue\"\nrows = 1024";
 const CONCURY: &str = "\"concury\"\ndcode_bits = 6";
@@ -148,6 +150,8 @@ struct Fleet {
     differs: Option<usize>,
     /// A client whose doings are printed.
     watched: Option<u32>,
+    /// What became of each client last.
+    doings: std::cell::RefCell<BTreeMap<u32, VecDeque<String>>>,
     done: u64,
     given_up: u64,
     held_back: u64,
@@ -220,6 +224,7 @@ impl Fleet {
             trace: Vec::new(),
             differs: None,
             watched: std::env::var("WEIR_CLIENT").ok().and_then(|client| client.parse().ok()),
+            doings: std::cell::RefCell::default(),
             done: 0,
             given_up: 0,
             held_back: 0,
@@ -668,6 +673,12 @@ impl Fleet {
 
     /// What is of a client that somebody wants to know of (`WEIR_CLIENT`, beside `WEIR_SEED`).
     fn note(&self, client: u32, what: &dyn Fn() -> String) {
+        let mut doings = self.doings.borrow_mut();
+        let its = doings.entry(client).or_default();
+        let step = self.step.as_ref().map(|step| (step.number, step.stage));
+        its.push_back(format!("{} steps, {step:?}: {}", self.done, what()));
+        its.drain(..its.len().saturating_sub(DOINGS));
+        drop(doings);
         if self.watched == Some(client) {
             println!("{} steps: {}\n{}", self.done, what(), self.looks(client));
         }

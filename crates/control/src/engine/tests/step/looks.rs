@@ -34,7 +34,16 @@ impl Fleet {
                 member.cut.keys().collect::<Vec<_>>()
             )
         });
-        format!("{}\ndead {:?}\n{}", each.collect::<Vec<_>>().join("\n"), self.dead, self.stands())
+        let doings = self.doings.borrow();
+        let doings: Vec<&str> = doings.get(&client).into_iter().flatten().map(|s| &**s).collect();
+        format!(
+            "{}\ndead {:?}\n{}\n{}\n{}",
+            each.collect::<Vec<_>>().join("\n"),
+            self.dead,
+            self.stands(),
+            doings.join("\n"),
+            self.marks_of(self.step_at_all())
+        )
     }
 
     /// Where everybody is, in words.
@@ -124,8 +133,17 @@ impl Fleet {
         self.trace.extend(marks);
     }
 
+    /// What all have done in the last steps up to one.
+    fn marks_of(&self, number: u64) -> String {
+        let of = self.trace.iter().filter(|mark| (number - 1..=number).contains(&mark.step.1));
+        of.map(|mark| format!("{mark:?}")).collect::<Vec<_>>().join("\n")
+    }
+
     /// All that was done in steps keeps to their rules.
     pub(super) fn replay(&self) -> Replayed {
-        weir_fleet::replay(&self.trace).unwrap_or_else(|broken| panic!("{broken}"))
+        weir_fleet::replay(&self.trace).unwrap_or_else(|broken| {
+            let all: Vec<String> = self.trace.iter().map(|mark| format!("{mark:?}")).collect();
+            panic!("{broken}\n{}", all.join("\n"))
+        })
     }
 }

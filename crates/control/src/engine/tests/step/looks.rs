@@ -88,9 +88,15 @@ impl Fleet {
                     !flags.has(Flags::FROZEN) && !flags.has(Flags::PENDING)
                 })
             });
+            // Whoever was cut off may lead flows by the table of before until it has the one that the others have.
+            let lacks = engine.services.get("a").is_some_and(|service| {
+                let digest = self.step.as_ref().and_then(|step| step.tables.get("a"));
+                service.is_shared() && digest.is_some_and(|digest| service.lacks(digest))
+            });
             member.items.is_empty()
                 && words
                 && starts
+                && !lacks
                 && !alone
                 && member.sessions.len() + self.off.len() == usize::from(BACKENDS)
         })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{PATIENCE, WEB4, WEB6, WEIR, dropped};
-use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, client4, client6};
+use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, backend4, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
 
 /// The most that nginx takes.
@@ -494,4 +494,54 @@ fn what_does_not_fit_is_refused() {
     }
     let setting = "/proc/sys/net/ipv4/conf/all/arp_ignore 0";
     assert!(before.contains(setting) && now.contains(setting));
+}
+
+/// A prefix keeps the agent from nothing else in the file: what is to be done for it is said.
+#[test]
+fn a_prefix_is_said_and_the_rest_is_done() {
+    let _alone = common::alone();
+    let lab = bare(Topology::L2, 1);
+    let netns = lab.backend(0).netns();
+    let before = snapshot(netns);
+    let file = lab.directory().join("prefixes.toml");
+    let (config, state) = (file.to_str().unwrap(), lab.directory().to_str().unwrap());
+    let service = |name: &str, vip: &str, forward: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nvip = {vip}\nport = 80\nforward = \"{forward}\"\n\
+             [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n",
+            backend4(0)
+        )
+    };
+    let write = |services: &str| {
+        fs::write(&file, format!("[balancer]\ninterfaces = [\"eth0\"]\n{services}")).unwrap();
+    };
+    let far = service("far", "\"10.79.0.0/24\"", "ipip");
+    let wide = service("wide", "[\"10.77.0.101\", \"10.78.0.0/24\"]", "l2");
+    write(&(service("web", "\"10.77.0.100\"", "gue") + &wide + &far));
+    let once = ["agent", "--once", "--config", config, "--state-dir", state];
+    let said = ends(netns, &once, 0);
+    for words in [
+        "10.77.0.100 is on lo",
+        "10.77.0.101 is on lo",
+        "eth0: takes packets out of gue (port 6080)",
+        "service wide: vip: 10.78.0.0/24 is a prefix",
+        "ip route add local 10.79.0.0/24 dev lo, and a tunnel device of the kernel's",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let doctor = ["doctor", "--backend", "--config", config];
+    let said = common::stdout(&run(netns, &doctor));
+    assert!(said.contains("service wide: 10.78.0.0/24 is not this host's"), "{said}");
+    common::sh(netns, "ip route add local 10.78.0.0/24 dev lo");
+    let said = common::stdout(&run(netns, &doctor));
+    assert!(said.contains("service wide: 10.78.0.0/24 is this host's"), "{said}");
+    common::sh(netns, "ip route del local 10.78.0.0/24 dev lo");
+    ends(netns, &["agent", "--undo", "--state-dir", state], 0);
+    assert_same(netns, &before, "after --undo");
+    // Nothing else is there to be done.
+    write(&far);
+    let said = ends(netns, &once, 1);
+    assert!(said.contains("prefixes.toml: service far: vip: 10.79.0.0/24 is a prefix"), "{said}");
+    assert!(said.contains("There is nothing else for an agent to do here"), "{said}");
+    assert_same(netns, &before, "after a refusal");
 }

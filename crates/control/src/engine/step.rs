@@ -698,11 +698,16 @@ impl<P: Plane> Engine<P> {
         let now = (number, goes_on);
         let said = |stepping: &mut Stepping| std::mem::replace(&mut stepping.named, now);
         if self.stepping().map(said) != Some(now) {
-            let agents = self.missing_collect(number).join(", ");
+            let (agents, lost_at) = self.unsaid(number, pools);
             let step = step.number;
             match goes_on {
-                true => warn!(step, agents, "a change goes on without what these have not said"),
-                false => info!(step, agents, "agents have not said yet what has begun"),
+                true => {
+                    warn!(
+                        step,
+                        agents, lost_at, "a change goes on without what these have not said"
+                    );
+                }
+                false => info!(step, agents, lost_at, "agents have not said yet what has begun"),
             }
         }
         goes_on
@@ -712,21 +717,33 @@ impl<P: Plane> Engine<P> {
     /// these pools that are up. If not, it is said whom a change waits for.
     fn misses_nobody(&mut self, pools: &Pools) -> bool {
         self.await_agents();
-        let mut missed = BTreeSet::new();
-        for (name, pool) in pools {
-            let Some(service) = self.services.get(name) else { continue };
-            let up = pool.iter().filter(|share| !share.down);
-            let members = up.filter_map(|share| service.member(&share.name));
-            let gone = members.filter(|member| self.misses(member.wanted.address));
-            missed.extend(gone.map(|member| member.wanted.name.clone()));
-        }
-        let names: Vec<String> = missed.into_iter().collect();
+        let names = self.up_where(pools, |address| self.misses(address));
         let Some(stepping) = self.stepping() else { return true };
         stepping.misses = (!names.is_empty()).then(|| {
             let names = names.join(", ");
             format!("a change of pools in step waits for the agents of {names} to call again")
         });
         names.is_empty()
+    }
+
+    /// Names of the agents that are there and have not answered a question, and of the backends of these pools whose
+    /// agents are lost.
+    pub(super) fn unsaid(&self, number: u64, pools: &Pools) -> (String, String) {
+        let lost = self.up_where(pools, |address| self.has_lost_agent(address));
+        (self.missing_collect(number).join(", "), lost.join(", "))
+    }
+
+    /// Names of the backends of these pools that are up and have such an address.
+    fn up_where(&self, pools: &Pools, is_so: impl Fn(IpAddr) -> bool) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            let found = members.filter(|member| is_so(member.wanted.address));
+            names.extend(found.map(|member| member.wanted.name.clone()));
+        }
+        names.into_iter().collect()
     }
 
     /// Addresses of backends whose agents are to answer, and of those that are there, whoever is down.

@@ -335,3 +335,19 @@ fn rows_that_are_not_the_leaders_are_not_followed() {
     fleet.rest();
     fleet.agree();
 }
+
+/// What a change goes on without is said with names: of agents that do not answer, and of backends whose agents are
+/// lost.
+#[test]
+fn lost_agents_are_named_by_their_backends() {
+    let mut fleet = one_fleet(RESIDUE);
+    let at = fleet.leader;
+    let pools = fleet.step.as_ref().expect("it was made").pools.clone();
+    let number = fleet.engine(at).collect_from_agents();
+    let said = fleet.engine(at).unsaid(number, &pools);
+    assert_eq!(said, ("b1, b2, b3".into(), String::new()));
+    let session = fleet.members[at].sessions.remove(&1).expect("it speaks").number;
+    fleet.engine(at).handle(Command::AgentGone(session));
+    let said = fleet.engine(at).unsaid(number, &pools);
+    assert_eq!(said, ("b2, b3".into(), "b1".into()));
+}

@@ -3,14 +3,14 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::path::Path;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 
-use common::{PATIENCE, WEB4, WEB6, WEIR, dropped};
+use common::agent::Agent;
+use common::{WEB4, WEB6, WEIR, dropped};
 use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, backend4, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
 
@@ -72,53 +72,17 @@ fn assert_same(netns: &NetNs, before: &str, when: &str) {
     assert!(gone.is_empty() && new.is_empty(), "{when}: gone {gone:#?}, new {new:#?}");
 }
 
-/// A running agent. Dropping it kills it with SIGKILL, as a crash does.
-struct Agent {
-    child: Child,
-    log: PathBuf,
+/// Starts an agent, and waits until the backend is ready.
+fn start(netns: &NetNs, log: &Path, arguments: &[&str]) -> Agent {
+    start_program(Path::new(WEIR), netns, log, arguments)
 }
 
-impl Agent {
-    /// Starts it, and waits until the backend is ready.
-    fn start(netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
-        Self::run(Path::new(WEIR), netns, log, arguments)
-    }
-
-    fn run(program: &Path, netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
-        let file = File::create(log).unwrap();
-        let mut weir = netns.command(program).unwrap();
-        weir.arg("agent").args(arguments).arg("--state-dir").arg(log.parent().unwrap());
-        weir.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let mut agent = Self { child: weir.spawn().unwrap(), log: log.to_owned() };
-        let started = Instant::now();
-        while !agent.said().contains("ready at") {
-            let ended = agent.child.try_wait().unwrap();
-            assert!(ended.is_none() && started.elapsed() < PATIENCE, "{ended:?}: {}", agent.said());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        agent
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// SIGTERM, and what it has said until its end.
-    fn stop(mut self) -> String {
-        let pid = self.child.id().to_string();
-        let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        assert!(killed.success());
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.said());
-        self.said()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start_program(program: &Path, netns: &NetNs, log: &Path, arguments: &[&str]) -> Agent {
+    let mut weir = netns.command(program).unwrap();
+    weir.arg("agent").args(arguments).arg("--state-dir").arg(log.parent().unwrap());
+    let mut agent = Agent::spawn(weir, log);
+    agent.says("ready at");
+    agent
 }
 
 fn run(netns: &NetNs, arguments: &[&str]) -> Output {
@@ -185,7 +149,7 @@ fn run_all(program: &Path, lab: &Lab, arguments: &[String]) -> Vec<Agent> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let one = |backend: &weir_lab::Backend| {
         let log = lab.directory().join(format!("{}-ready.log", backend.name()));
-        Agent::run(program, backend.netns(), &log, &arguments)
+        start_program(program, backend.netns(), &log, &arguments)
     };
     lab.backends().iter().map(one).collect()
 }
@@ -393,7 +357,7 @@ fn nothing_is_left_behind() {
     assert!(ends(netns, &undo, 0).contains("nothing to undo"));
 
     let log = lab.directory().join("agent.log");
-    let agent = Agent::start(netns, &log, &strings);
+    let agent = start(netns, &log, &strings);
     for words in [&once, &undo] {
         let said = ends(netns, words, 1);
         assert!(said.contains("another weir agent (process"), "{said}");
@@ -413,7 +377,7 @@ fn nothing_is_left_behind() {
     drop(agent);
     // With less to do, the rest of what the killed one did is undone.
     let fewer = ["--interface", INTERFACE, "--vip", "fd77::100", "--forward", "gue"];
-    let agent = Agent::start(netns, &log, &fewer);
+    let agent = start(netns, &log, &fewer);
     let said = agent.said();
     assert!(said.contains("takes over") && said.contains("10.77.0.100 is gone from lo"), "{said}");
     assert!(said.contains("arp_ignore has become 8 since, and stays so"), "{said}");
@@ -436,7 +400,7 @@ fn nothing_is_left_behind() {
         ends(netns, &undo, 0);
         assert_same(netns, &before, &format!("killed after {milliseconds} ms"));
     }
-    let agent = Agent::start(netns, &log, &strings);
+    let agent = start(netns, &log, &strings);
     assert!(agent.said().contains("lo is up"), "{}", agent.said());
     agent.stop();
     assert_same(netns, &before, "with lo down before");

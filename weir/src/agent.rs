@@ -9,15 +9,16 @@ use weir_agent::speak::{self, Credentials};
 use weir_agent::work::{self, Backend, End};
 use weir_agent::{Options, Service};
 use weir_cli::{AgentOptions, BackendOptions, TellOptions};
-use weir_control::backend::Served;
+use weir_control::backend::{PassedOver, Served};
 use weir_control::doctor;
 use weir_testbed::interrupt;
 
 /// `weir doctor --backend`. Returns whether nothing failed.
 pub fn doctor(options: &BackendOptions, json: bool) -> anyhow::Result<bool> {
-    let backend = backend(options)?;
+    let (backend, passed_over) = backend(options)?;
     let mut findings = doctor::examine_host();
     findings.extend(ready::examine(&backend.wanted, &backend.servers));
+    findings.extend(passed_over.iter().map(PassedOver::look));
     out::findings(&findings, json)
 }
 
@@ -45,7 +46,8 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
             Ok(work::follow(given(options), told, state_dir, end, say, interrupt::sleep)?)
         }
         told => {
-            let Backend { wanted, mut stamped, .. } = backend(&options.backend)?;
+            let (Backend { wanted, mut stamped, .. }, passed_over) = backend(&options.backend)?;
+            passed_over.iter().for_each(|prefix| say(format_args!("{prefix}")));
             stamped.extend(services.iter().copied());
             let interfaces = wanted.interfaces.clone();
             let timestamps = (!stamped.is_empty()).then_some(Options {
@@ -112,25 +114,26 @@ fn told(options: &AgentOptions) -> anyhow::Result<Option<speak::Options>> {
     }))
 }
 
-/// What this host is to be, by a file or by arguments.
-fn backend(options: &BackendOptions) -> anyhow::Result<Backend> {
+/// What this host is to be, by a file or by arguments, and what of the file somebody else must see to.
+fn backend(options: &BackendOptions) -> anyhow::Result<(Backend, Vec<PassedOver>)> {
     options.expect_all();
     let (mut interfaces, sources) = (options.interfaces.clone(), options.from.clone());
     let segments = options.mss;
     let Some(path) = &options.config else {
         let (services, tunnels) = (options.vips.clone(), options.tunnels());
-        return Ok(Backend::new(Wanted { interfaces, services, tunnels, sources, segments }));
+        let wanted = Wanted { interfaces, services, tunnels, sources, segments };
+        return Ok((Backend::new(wanted), Vec::new()));
     };
     let served = Served::here(path)?;
     if interfaces.is_empty() {
         interfaces = served.interfaces()?;
     }
-    let Served { addresses: services, tunnels, listeners, stamped, .. } = served;
+    let Served { addresses: services, tunnels, listeners, stamped, passed_over, .. } = served;
     let backend = Backend::new(Wanted { interfaces, services, tunnels, sources, segments });
     let stamped = stamped.into_iter().map(|(address, port)| Service { address, port }).collect();
     let servers: BTreeSet<Server> = listeners
         .into_iter()
         .map(|one| Server { address: one.address, port: one.port, udp: one.udp })
         .collect();
-    Ok(Backend { stamped, servers: servers.into_iter().collect(), ..backend })
+    Ok((Backend { stamped, servers: servers.into_iter().collect(), ..backend }, passed_over))
 }

@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 
+use common::agent::Agent;
 use common::{WEB4, WEB6, WEIR};
 use weir_lab::topology::{Topology, backend4, backend6, front4};
 use weir_lab::{Backend, Balancer, BalancerSpec, Lab, LabSpec, NetNs};
@@ -36,58 +35,17 @@ fn snapshot(netns: &NetNs) -> String {
     text
 }
 
-/// A process `weir agent`, of a backend. Dropping it kills it with SIGKILL, as a crash does.
-struct Agent {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Agent {
-    fn start(lab: &Lab, backend: &Backend, log: &str, more: &[&str]) -> Self {
-        let log = lab.directory().join(format!("{}-{log}.log", backend.name()));
-        let file = File::create(&log).unwrap();
-        let state = lab.directory().join(format!("{}-state", backend.name()));
-        let at = |file: String| lab.directory().join("pki").join(file);
-        let mut weir = backend.netns().command(WEIR).unwrap();
-        weir.args(["agent", "--balancer", &format!("{}:{PORT}", front4(0)), "--state-dir"]);
-        weir.arg(state).args(more);
-        weir.arg("--certificate").arg(at(format!("{}.pem", backend.name())));
-        weir.arg("--key").arg(at(format!("{}.key", backend.name())));
-        weir.arg("--ca").arg(at("ca.pem".into()));
-        weir.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        Self { child: weir.spawn().unwrap(), log }
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn says(&mut self, words: &str) {
-        let log = self.log.clone();
-        let child = &mut self.child;
-        common::eventually(words, || {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            assert!(child.try_wait().unwrap().is_none(), "it has ended: {said}");
-            said.contains(words)
-        });
-    }
-
-    /// SIGTERM, and what it has said until its end.
-    fn stop(mut self) -> String {
-        let pid = self.child.id().to_string();
-        let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        assert!(killed.success());
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.said());
-        self.said()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// An agent that calls the balancer of the laboratory.
+fn start(lab: &Lab, backend: &Backend, log: &str, more: &[&str]) -> Agent {
+    let state = lab.directory().join(format!("{}-state", backend.name()));
+    let at = |file: String| lab.directory().join("pki").join(file);
+    let mut weir = backend.netns().command(WEIR).unwrap();
+    weir.args(["agent", "--balancer", &format!("{}:{PORT}", front4(0)), "--state-dir"]);
+    weir.arg(state).args(more);
+    weir.arg("--certificate").arg(at(format!("{}.pem", backend.name())));
+    weir.arg("--key").arg(at(format!("{}.key", backend.name())));
+    weir.arg("--ca").arg(at("ca.pem".into()));
+    Agent::spawn(weir, &lab.directory().join(format!("{}-{log}.log", backend.name())))
 }
 
 fn certificates(lab: &Lab) {
@@ -126,7 +84,7 @@ fn spec(lab: &Lab, service_lines: &str) -> BalancerSpec {
 }
 
 fn start_all(lab: &Lab, log: &str) -> Vec<Agent> {
-    lab.backends().iter().map(|backend| Agent::start(lab, backend, log, &[])).collect()
+    lab.backends().iter().map(|backend| start(lab, backend, log, &[])).collect()
 }
 
 fn reload(balancer: &Balancer, text: &str) {
@@ -287,11 +245,11 @@ fn cookies_are_written_where_the_balancer_says_so() {
     assert_eq!(snapshot(lab.backend(0).netns()), before[0]);
     // It is told, and does only what it is asked for by its options.
     let only = ["--only-tell"];
-    let mut teller = Agent::start(&lab, lab.backend(0), "only", &only);
+    let mut teller = start(&lab, lab.backend(0), "only", &only);
     teller.says("connected (weir");
     assert_eq!(snapshot(lab.backend(0).netns()), before[0]);
     teller.stop();
-    let mut by_hand = Agent::start(&lab, lab.backend(0), "given", &["--forward", "ipip"]);
+    let mut by_hand = start(&lab, lab.backend(0), "given", &["--forward", "ipip"]);
     by_hand.says("eth0: takes packets out of ipip");
     by_hand.says("ready at eth0");
     by_hand.stop();

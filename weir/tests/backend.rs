@@ -3,15 +3,15 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::path::Path;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 
-use common::{PATIENCE, WEB4, WEB6, WEIR, dropped};
-use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, client4, client6};
+use common::agent::Agent;
+use common::{WEB4, WEB6, WEIR, dropped};
+use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, backend4, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
 
 /// The most that nginx takes.
@@ -72,53 +72,17 @@ fn assert_same(netns: &NetNs, before: &str, when: &str) {
     assert!(gone.is_empty() && new.is_empty(), "{when}: gone {gone:#?}, new {new:#?}");
 }
 
-/// A running agent. Dropping it kills it with SIGKILL, as a crash does.
-struct Agent {
-    child: Child,
-    log: PathBuf,
+/// Starts an agent, and waits until the backend is ready.
+fn start(netns: &NetNs, log: &Path, arguments: &[&str]) -> Agent {
+    start_program(Path::new(WEIR), netns, log, arguments)
 }
 
-impl Agent {
-    /// Starts it, and waits until the backend is ready.
-    fn start(netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
-        Self::run(Path::new(WEIR), netns, log, arguments)
-    }
-
-    fn run(program: &Path, netns: &NetNs, log: &Path, arguments: &[&str]) -> Self {
-        let file = File::create(log).unwrap();
-        let mut weir = netns.command(program).unwrap();
-        weir.arg("agent").args(arguments).arg("--state-dir").arg(log.parent().unwrap());
-        weir.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let mut agent = Self { child: weir.spawn().unwrap(), log: log.to_owned() };
-        let started = Instant::now();
-        while !agent.said().contains("ready at") {
-            let ended = agent.child.try_wait().unwrap();
-            assert!(ended.is_none() && started.elapsed() < PATIENCE, "{ended:?}: {}", agent.said());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        agent
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// SIGTERM, and what it has said until its end.
-    fn stop(mut self) -> String {
-        let pid = self.child.id().to_string();
-        let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        assert!(killed.success());
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.said());
-        self.said()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start_program(program: &Path, netns: &NetNs, log: &Path, arguments: &[&str]) -> Agent {
+    let mut weir = netns.command(program).unwrap();
+    weir.arg("agent").args(arguments).arg("--state-dir").arg(log.parent().unwrap());
+    let mut agent = Agent::spawn(weir, log);
+    agent.says("ready at");
+    agent
 }
 
 fn run(netns: &NetNs, arguments: &[&str]) -> Output {
@@ -185,7 +149,7 @@ fn run_all(program: &Path, lab: &Lab, arguments: &[String]) -> Vec<Agent> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let one = |backend: &weir_lab::Backend| {
         let log = lab.directory().join(format!("{}-ready.log", backend.name()));
-        Agent::run(program, backend.netns(), &log, &arguments)
+        start_program(program, backend.netns(), &log, &arguments)
     };
     lab.backends().iter().map(one).collect()
 }
@@ -393,7 +357,7 @@ fn nothing_is_left_behind() {
     assert!(ends(netns, &undo, 0).contains("nothing to undo"));
 
     let log = lab.directory().join("agent.log");
-    let agent = Agent::start(netns, &log, &strings);
+    let agent = start(netns, &log, &strings);
     for words in [&once, &undo] {
         let said = ends(netns, words, 1);
         assert!(said.contains("another weir agent (process"), "{said}");
@@ -413,7 +377,7 @@ fn nothing_is_left_behind() {
     drop(agent);
     // With less to do, the rest of what the killed one did is undone.
     let fewer = ["--interface", INTERFACE, "--vip", "fd77::100", "--forward", "gue"];
-    let agent = Agent::start(netns, &log, &fewer);
+    let agent = start(netns, &log, &fewer);
     let said = agent.said();
     assert!(said.contains("takes over") && said.contains("10.77.0.100 is gone from lo"), "{said}");
     assert!(said.contains("arp_ignore has become 8 since, and stays so"), "{said}");
@@ -436,7 +400,7 @@ fn nothing_is_left_behind() {
         ends(netns, &undo, 0);
         assert_same(netns, &before, &format!("killed after {milliseconds} ms"));
     }
-    let agent = Agent::start(netns, &log, &strings);
+    let agent = start(netns, &log, &strings);
     assert!(agent.said().contains("lo is up"), "{}", agent.said());
     agent.stop();
     assert_same(netns, &before, "with lo down before");
@@ -494,4 +458,54 @@ fn what_does_not_fit_is_refused() {
     }
     let setting = "/proc/sys/net/ipv4/conf/all/arp_ignore 0";
     assert!(before.contains(setting) && now.contains(setting));
+}
+
+/// A prefix keeps the agent from nothing else in the file: what is to be done for it is said.
+#[test]
+fn a_prefix_is_said_and_the_rest_is_done() {
+    let _alone = common::alone();
+    let lab = bare(Topology::L2, 1);
+    let netns = lab.backend(0).netns();
+    let before = snapshot(netns);
+    let file = lab.directory().join("prefixes.toml");
+    let (config, state) = (file.to_str().unwrap(), lab.directory().to_str().unwrap());
+    let service = |name: &str, vip: &str, forward: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nvip = {vip}\nport = 80\nforward = \"{forward}\"\n\
+             [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n",
+            backend4(0)
+        )
+    };
+    let write = |services: &str| {
+        fs::write(&file, format!("[balancer]\ninterfaces = [\"eth0\"]\n{services}")).unwrap();
+    };
+    let far = service("far", "\"10.79.0.0/24\"", "ipip");
+    let wide = service("wide", "[\"10.77.0.101\", \"10.78.0.0/24\"]", "l2");
+    write(&(service("web", "\"10.77.0.100\"", "gue") + &wide + &far));
+    let once = ["agent", "--once", "--config", config, "--state-dir", state];
+    let said = ends(netns, &once, 0);
+    for words in [
+        "10.77.0.100 is on lo",
+        "10.77.0.101 is on lo",
+        "eth0: takes packets out of gue (port 6080)",
+        "service wide: vip: 10.78.0.0/24 is a prefix",
+        "ip route add local 10.79.0.0/24 dev lo, and a tunnel device of the kernel's",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let doctor = ["doctor", "--backend", "--config", config];
+    let said = common::stdout(&run(netns, &doctor));
+    assert!(said.contains("service wide: 10.78.0.0/24 is not this host's"), "{said}");
+    common::sh(netns, "ip route add local 10.78.0.0/24 dev lo");
+    let said = common::stdout(&run(netns, &doctor));
+    assert!(said.contains("service wide: 10.78.0.0/24 is this host's"), "{said}");
+    common::sh(netns, "ip route del local 10.78.0.0/24 dev lo");
+    ends(netns, &["agent", "--undo", "--state-dir", state], 0);
+    assert_same(netns, &before, "after --undo");
+    // Nothing else is there to be done.
+    write(&far);
+    let said = ends(netns, &once, 1);
+    assert!(said.contains("prefixes.toml: service far: vip: 10.79.0.0/24 is a prefix"), "{said}");
+    assert!(said.contains("There is nothing else for an agent to do here"), "{said}");
+    assert_same(netns, &before, "after a refusal");
 }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::{WEB4, WEB6, WEIR};
 use serde_json::Value;
-use weir_lab::topology::{INTERFACE, NAT_ECHO_PORT, Topology, VIP4, client4, client6};
+use weir_lab::topology::{
+    BACKENDS_INTERFACE, INTERFACE, NAT_ECHO_PORT, Topology, VIP4, client4, client6,
+};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const NAT: &str = "forward = \"nat\"";
@@ -162,6 +164,30 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     fs::write(balancer.config(), &text).unwrap();
     balancer.command(&["reload"]).unwrap();
     common::assert_unbroken(&mut held, "after all", &balancer);
+
+    // Answers come by the backends' side.
+    let line = text.lines().find(|line| line.starts_with("interfaces = ")).unwrap();
+    let one = format!("interfaces = [\"{INTERFACE}\"]");
+    fs::write(balancer.config(), text.replace(line, &one)).unwrap();
+    let words = format!("come by {BACKENDS_INTERFACE}, which is no longer among them");
+    let planned = common::weir(&["plan", "--socket", balancer.socket().to_str().unwrap()]);
+    assert_eq!(planned.status.code(), Some(4), "{}", common::stderr(&planned));
+    assert!(common::stdout(&planned).contains(&words), "{}", common::stdout(&planned));
+    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+    assert!(refused.contains(&words), "{refused}");
+    assert!(refused.contains("--break-connections does it all the same"), "{refused}");
+    common::assert_unbroken(&mut held, "after another refusal", &balancer);
+    let past = format!("come by {BACKENDS_INTERFACE}, which weir takes no frames from");
+    let warns = || {
+        let warnings = balancer.status().unwrap()["warnings"].to_string();
+        warnings.contains(&past)
+    };
+    assert!(!warns());
+    balancer.command(&["reload", "--break-connections"]).unwrap();
+    common::eventually("it is warned of", warns);
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    assert!(!warns());
 }
 
 /// Downloads the big file from this address; says how many bytes came.

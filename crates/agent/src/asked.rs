@@ -17,6 +17,7 @@ use crate::{Options, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use weir_host::prefix::by_hand;
 use weir_plane::forward::Encapsulation;
 use weir_rpc::serving::{Prefix, Served, Transport, Way};
 
@@ -165,17 +166,19 @@ impl Asked {
                 ));
                 continue;
             };
+            let mut taken = false;
             for vip in &one.vips {
-                if let Some(why) = refused(vip, one.backend) {
+                if let Some(why) = refused(vip, one.backend, way) {
                     words.insert(format!("balancer {balancer}: service {service}: {why}"));
                     continue;
                 }
+                taken = true;
                 parts.insert(Part::Address(vip.address));
                 if one.timestamps {
                     parts.insert(Part::Stamped(vip.address, one.port));
                 }
             }
-            if way != Way::Plain {
+            if taken && way != Way::Plain {
                 parts.insert(Part::Tunnel(way));
             }
         }
@@ -212,12 +215,14 @@ impl Asked {
 }
 
 /// Why a service's address is not given to this host.
-fn refused(vip: &Prefix, backend: IpAddr) -> Option<String> {
+fn refused(vip: &Prefix, backend: IpAddr, way: Way) -> Option<String> {
     let Prefix { address, bits } = vip;
     if !vip.is_host() {
+        let prefix = format!("{address}/{bits}");
+        let tunnel = (way != Way::Plain).then(|| way_name(way));
+        let by_hand = by_hand(&prefix, tunnel.as_deref());
         return Some(format!(
-            "it has the prefix {address}/{bits}, and an agent takes addresses only; on this backend: ip \
-             route add local {address}/{bits} dev lo"
+            "vip: {prefix} is a prefix, which an agent does not make this host's; by hand: {by_hand}"
         ));
     }
     let link_local = match address {
@@ -469,6 +474,13 @@ mod tests {
             let (found, wanted) = words(&[("lb1", vec![served(vip, Way::Plain)])]);
             assert!(found.contains(said) && wanted.services.is_empty(), "{vip}: {found}");
         }
+        // Behind a tunnel the route is not enough, and nothing else is kept from the agent.
+        let both = vec![served("10.1.0.0/24", Way::Gue(7)), served("10.0.0.2", Way::Ipip)];
+        let (found, wanted) = words(&[("lb1", both)]);
+        assert!(found.contains("service web: vip: 10.1.0.0/24 is a prefix"), "{found}");
+        assert!(found.contains("out of gue:7, with an IPv4 address and rp_filter = 2"), "{found}");
+        assert_eq!(wanted.services, [address("10.0.0.2")]);
+        assert_eq!(wanted.tunnels, [Encapsulation::Ipip]);
         let later = Served { way: None, ..served("10.0.0.1", Way::Plain) };
         let (found, wanted) = words(&[("lb1", vec![later])]);
         assert!(found.contains("does not know") && wanted.services.is_empty(), "{found}");

@@ -4,79 +4,37 @@
 
 mod played;
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use played::{Played, Session};
-use tokio::io::{copy_bidirectional, duplex};
-use tokio::net::TcpListener;
+use played::{HERE, Listening, Session, certified, files, listen};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tonic::transport::Server;
 use weir_agent::speak::{Balancer as Address, Options, Speaking};
 use weir_rpc::message::{Balancers, Peer};
-use weir_rpc::pki::{self, Role};
+use weir_rpc::pki::Role;
 use weir_rpc::tls::Files;
-use weir_rpc::{
-    BalancerServer, Endpoints, FromBalancer, PROTOCOL, Welcome, from_agent, from_balancer,
-};
+use weir_rpc::{Endpoints, FromBalancer, PROTOCOL, Welcome, from_agent, from_balancer};
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A balancer that a test plays.
-struct Stage {
-    port: u16,
-    sessions: mpsc::Receiver<Session>,
-    /// Calls that came, and those of them that came through TLS.
-    calls: Arc<AtomicUsize>,
-    let_in: Arc<AtomicUsize>,
-}
+struct Stage(Listening);
 
 impl Stage {
     async fn new(files: &Files) -> Self {
-        let listener = TcpListener::bind((HERE, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let tls = TlsAcceptor::from(files.server().unwrap());
-        let (begun, sessions) = mpsc::channel(4);
-        let (connections, incoming) = mpsc::channel(4);
-        let serving = Server::builder()
-            .add_service(BalancerServer::new(Played(begun)))
-            .serve_with_incoming(ReceiverStream::new(incoming));
-        tokio::spawn(serving);
-        let (calls, let_in) = (Arc::default(), Arc::default());
-        let stage = Self { port, sessions, calls: Arc::clone(&calls), let_in: Arc::clone(&let_in) };
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                calls.fetch_add(1, Ordering::SeqCst);
-                let Ok(mut stream) = tls.accept(stream).await else { continue };
-                let_in.fetch_add(1, Ordering::SeqCst);
-                let (one, mut other) = duplex(1 << 16);
-                if connections.send(Ok::<_, std::io::Error>(one)).await.is_err() {
-                    return;
-                }
-                tokio::spawn(async move {
-                    let _ = copy_bidirectional(&mut stream, &mut other).await;
-                });
-            }
-        });
-        stage
+        Self(listen(files).await)
     }
 
     fn peer(&self, name: &str) -> Peer {
-        Peer { name: name.into(), at: Some((HERE.to_string(), self.port)) }
+        Peer { name: name.into(), at: Some((HERE.to_string(), self.0.port)) }
     }
 
     /// Waits for the agent to call, and welcomes it with these.
     async fn welcomes(&mut self, balancers: Option<Balancers>) -> Session {
-        let called = timeout(PATIENCE, self.sessions.recv()).await;
+        let called = timeout(PATIENCE, self.0.sessions.recv()).await;
         let (mut from, to) = called.expect("it calls").expect("a session");
         let first = timeout(PATIENCE, from.message()).await.expect("it speaks").unwrap();
         assert!(matches!(first.unwrap().what, Some(from_agent::What::Hello(_))));
@@ -99,24 +57,6 @@ async fn say(to: &mpsc::Sender<Result<FromBalancer, Status>>, what: from_balance
 async fn ended((mut from, _to): Session) {
     let over = async { while let Ok(Some(_)) = from.message().await {} };
     timeout(PATIENCE, over).await.expect("it is told no more");
-}
-
-fn certified(directory: &Path, names: &[(&str, Role)]) {
-    pki::init(directory, "test", 30).unwrap();
-    for (name, role) in names {
-        let (name, addresses) = ((*name).to_owned(), vec![HERE]);
-        let request = pki::Request { name, role: *role, addresses, hosts: Vec::new(), days: 20 };
-        pki::issue(directory, directory, &request).unwrap();
-    }
-}
-
-fn files(directory: &Path, name: &str) -> Files {
-    let at = |file: String| directory.join(file);
-    Files {
-        certificate: at(format!("{name}.pem")),
-        key: at(format!("{name}.key")),
-        ca: at("ca.pem".into()),
-    }
 }
 
 #[test]
@@ -153,20 +93,20 @@ fn an_agent_that_is_given_one_balancer_calls_the_others_of_its_authority() {
             (Stage::new(&lb).await, Stage::new(&lb).await, Stage::new(&lb).await);
         let (stranger, agent) = (Stage::new(&liar).await, Stage::new(&agents).await);
         let list = |own: &str, peers: Vec<Peer>| Balancers { own: own.into(), peers };
-        let first = start(a.port);
+        let first = start(a.0.port);
 
         // It names another one, and two that are none.
         let all = vec![a.peer("a"), b.peer("b"), stranger.peer("x"), agent.peer("y")];
         let to_a = a.welcomes(Some(list("a", all))).await;
         let to_b = b.welcomes(Some(list("b", vec![a.peer("a"), b.peer("b")]))).await;
         let tried = async {
-            while [&stranger, &agent].iter().any(|one| one.calls.load(Ordering::SeqCst) < 2) {
+            while [&stranger, &agent].iter().any(|one| one.0.calls.load(Ordering::SeqCst) < 2) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, tried).await.expect("both are tried");
         for one in [&stranger, &agent] {
-            assert_eq!(one.let_in.load(Ordering::SeqCst), 0, "it has spoken to one that is none");
+            assert_eq!(one.0.let_in.load(Ordering::SeqCst), 0, "it has spoken to one that is none");
         }
 
         // Another one joins; and one of an older version, which says nothing, changes nothing.
@@ -180,8 +120,8 @@ fn an_agent_that_is_given_one_balancer_calls_the_others_of_its_authority() {
         let file = state.join("balancers-b0.json");
         let kept = || std::fs::read_to_string(&file).unwrap_or_default();
         let written = async {
-            let there = format!("{HERE}:{}", b.port);
-            let gone = format!("{HERE}:{}", c.port);
+            let there = format!("{HERE}:{}", b.0.port);
+            let gone = format!("{HERE}:{}", c.0.port);
             while !kept().contains(&there) || kept().contains(&gone) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -194,7 +134,7 @@ fn an_agent_that_is_given_one_balancer_calls_the_others_of_its_authority() {
         drop(first);
         ended(to_a).await;
         ended(to_b).await;
-        let _second = start(a.port);
+        let _second = start(a.0.port);
         let mut to_b = b.welcomes(Some(list("b", less.peers))).await;
         // And one that is welcomed goes on.
         let says = timeout(PATIENCE, to_b.0.message()).await.expect("it speaks");

@@ -3,57 +3,21 @@
 
 mod played;
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use played::{Played, Session};
-use tokio::io::{copy_bidirectional, duplex};
-use tokio::net::TcpListener;
+use played::{HERE, Session, certified, files, listen};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
 use weir_agent::quic::{self, Notify};
 use weir_agent::speak::{Balancer, Options, Speaking};
-use weir_rpc::pki::{self, Request, Role};
+use weir_rpc::pki::Role;
 use weir_rpc::quic::{Config, Key, Service};
-use weir_rpc::tls::Files;
-use weir_rpc::{
-    BalancerServer, Endpoints, FromBalancer, PROTOCOL, QuicLb, Welcome, from_agent, from_balancer,
-};
+use weir_rpc::{Endpoints, FromBalancer, PROTOCOL, QuicLb, Welcome, from_agent, from_balancer};
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A balancer that the test plays.
-async fn stage(files: &Files) -> (u16, mpsc::Receiver<Session>) {
-    let listener = TcpListener::bind((HERE, 0)).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let tls = TlsAcceptor::from(files.server().unwrap());
-    let (begun, sessions) = mpsc::channel(4);
-    let (connections, incoming) = mpsc::channel(4);
-    let serving = Server::builder()
-        .add_service(BalancerServer::new(Played(begun)))
-        .serve_with_incoming(ReceiverStream::new(incoming));
-    tokio::spawn(serving);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let Ok(mut stream) = tls.accept(stream).await else { continue };
-            let (one, mut other) = duplex(1 << 16);
-            if connections.send(Ok::<_, std::io::Error>(one)).await.is_err() {
-                return;
-            }
-            tokio::spawn(async move {
-                let _ = copy_bidirectional(&mut stream, &mut other).await;
-            });
-        }
-    });
-    (port, sessions)
-}
 
 async fn say(session: &Session, what: from_balancer::What) {
     session.1.send(Ok(FromBalancer { what: Some(what) })).await.unwrap();
@@ -108,28 +72,20 @@ fn a_rotation_reaches_the_servers() {
     let home = tempfile::tempdir().unwrap();
     let (own, file, pid) =
         (home.path().join("pki"), home.path().join("ids.toml"), home.path().join("h3.pid"));
-    pki::init(&own, "test", 30).unwrap();
-    for (name, role) in [("lb", Role::Balancer), ("b1", Role::Agent)] {
-        let (name, addresses) = (name.to_owned(), vec![HERE]);
-        let request = Request { name, role, addresses, hosts: Vec::new(), days: 20 };
-        pki::issue(&own, &own, &request).unwrap();
-    }
-    let files = |name: &str| Files {
-        certificate: own.join(format!("{name}.pem")),
-        key: own.join(format!("{name}.key")),
-        ca: own.join("ca.pem"),
-    };
+    certified(&own, &[("lb", Role::Balancer), ("b1", Role::Agent)]);
     std::fs::write(&pid, std::process::id().to_string()).unwrap();
     let notify: Notify = format!("USR1:{}", pid.display()).parse().unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut hup = signal(SignalKind::user_defined1()).unwrap();
-        let ((first, mut at_first), (second, mut at_second)) =
-            (stage(&files("lb")).await, stage(&files("lb")).await);
+        let lb = files(&own, "lb");
+        let (mut first, mut second) = (listen(&lb).await, listen(&lb).await);
         let options = Options {
-            balancers: [first, second].map(|port| Balancer { host: HERE.to_string(), port }).into(),
-            files: files("b1"),
+            balancers: [first.port, second.port]
+                .map(|port| Balancer { host: HERE.to_string(), port })
+                .into(),
+            files: files(&own, "b1"),
             load: None,
             log: 1 << 10,
             alone: false,
@@ -140,10 +96,10 @@ fn a_rotation_reaches_the_servers() {
             health: None,
         };
         let speaking = Speaking::start(options, |_| {}).expect("it starts; needs root");
-        let one = welcomes(&mut at_first, Some(ids(0, &[1]))).await;
+        let one = welcomes(&mut first.sessions, Some(ids(0, &[1]))).await;
         after(&mut hup, &file, &["issue = 0", "key = \"0101", "server_id = \"0a5b\""], &[]).await;
         // One of an older version says nothing, and is in nobody's way.
-        let two = welcomes(&mut at_second, None).await;
+        let two = welcomes(&mut second.sessions, None).await;
         say(&one, from_balancer::What::QuicLb(ids(0, &[1, 2]))).await;
         after(&mut hup, &file, &["issue = 0", "key = \"0101", "key = \"0202"], &[]).await;
         say(&one, from_balancer::What::QuicLb(ids(1, &[1, 2]))).await;

@@ -315,6 +315,30 @@ pub fn way_out(interface: &Interface, all: &[Interface]) -> Result<WayOut, Strin
     Ok(WayOut::Tagged { lower: lower.index, tag: [a, b, c, d] })
 }
 
+/// The interfaces by these names, and those above them whose frames come through them: VLANs and MAC VLANs (VRRP
+/// has one for its address), bonds and bridges. `links`: all that there are.
+pub fn with_above(names: &[String], links: &[Interface]) -> Vec<String> {
+    let mut all = names.to_vec();
+    let above = |low: &Interface, high: &Interface| {
+        let on_it = match &high.kind {
+            Some(Kind::Vlan { .. }) => true,
+            Some(Kind::Other(kind)) => kind == "macvlan",
+            _ => false,
+        };
+        high.link == Some(low.index) && on_it || low.master == Some(high.index)
+    };
+    let mut at = 0;
+    while let Some(name) = all.get(at) {
+        if let Some(low) = links.iter().find(|link| link.name == *name) {
+            let found = links.iter().filter(|high| above(low, high) && !all.contains(&high.name));
+            let found: Vec<String> = found.map(|high| high.name.clone()).collect();
+            all.extend(found);
+        }
+        at += 1;
+    }
+    all
+}
+
 /// Whether an interface takes frames from XDP programs, of those that stand by themselves.
 fn takes_frames(interface: &Interface) -> Result<(), String> {
     match &interface.kind {

@@ -4,6 +4,7 @@
 
 pub mod files;
 pub mod finding;
+pub mod prefix;
 pub mod rtnetlink;
 
 pub use finding::{Finding, Verdict};

@@ -13,6 +13,7 @@ mod world;
 use weir_offload::Choice;
 use weir_offload::emulated::{Delay, Profile};
 use weir_steering::MethodId;
+use weir_wire::TcpFlags;
 use world::World;
 
 fn from_environment(name: &str, default: u64) -> u64 {
@@ -106,4 +107,40 @@ fn methods_that_need_every_packet_get_no_rules() {
         world.step();
     }
     assert_eq!((world.hybrid.counts().asked, world.hybrid.shares().led), (0, 0));
+}
+
+/// With client affinity a connection that begins while its client's backend is down takes all of the client's with it,
+/// those that rules lead, too.
+#[test]
+fn connections_of_a_client_move_together_whatever_rules_lead_them() {
+    let seed = from_environment("WEIR_SEED", 18);
+    let mut world = World::of_clients(Profile::sound(1_000, 60), &METHODS, seed);
+    for (service, method) in METHODS.into_iter().enumerate() {
+        let mut moved = 0;
+        for client in 0..7 {
+            let (old, later) = ([client, client + 7], client + 14);
+            let home = world.goes(service, client, TcpFlags::SYN);
+            assert_eq!(world.goes(service, client + 7, TcpFlags::SYN), home, "{method}");
+            old.iter().for_each(|port| world.comes_to_be_led(service, *port, home));
+            world.set_up(service, home, false);
+            let led = world.hybrid.shares().led;
+            for port in old {
+                assert_eq!(world.goes(service, port, TcpFlags::ACK), home, "{method}");
+            }
+            if method == MethodId::Tracked {
+                assert!(world.hybrid.shares().led > led, "their rules are there still");
+            }
+            let now = world.goes(service, later, TcpFlags::SYN);
+            for port in old.into_iter().chain([later]) {
+                for _ in 0..3 {
+                    let went = world.goes(service, port, TcpFlags::ACK);
+                    assert_eq!(went, now, "{method}: port {port} of client {client}");
+                }
+            }
+            moved += u32::from(now != home);
+            world.set_up(service, home, true);
+        }
+        assert!(moved > 0, "{method}: nobody has moved");
+    }
+    assert!(world.hybrid.counts().doubted > 0, "{:?}", world.hybrid.counts());
 }

@@ -1,9 +1,25 @@
 //! A balancer that a test plays.
 
+// Every test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{copy_bidirectional, duplex};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
-use weir_rpc::{Balancer, FromAgent, FromBalancer};
+use weir_rpc::pki::{self, Role};
+use weir_rpc::tls::Files;
+use weir_rpc::{Balancer, BalancerServer, FromAgent, FromBalancer};
+
+/// Where tests play balancers.
+pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What an agent says in a session, and where it is answered.
 pub type Session = (Streaming<FromAgent>, mpsc::Sender<Result<FromBalancer, Status>>);
@@ -22,5 +38,65 @@ impl Balancer for Played {
         let (to, answers) = mpsc::channel(16);
         let _ = self.0.send((request.into_inner(), to)).await;
         Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+/// A balancer that listens by TLS.
+pub struct Listening {
+    pub port: u16,
+    pub sessions: mpsc::Receiver<Session>,
+    /// Calls that came, and those of them that came through TLS.
+    pub calls: Arc<AtomicUsize>,
+    pub let_in: Arc<AtomicUsize>,
+}
+
+/// Listens with a certificate.
+pub async fn listen(files: &Files) -> Listening {
+    let listener = TcpListener::bind((HERE, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tls = TlsAcceptor::from(files.server().unwrap());
+    let (begun, sessions) = mpsc::channel(4);
+    let (connections, incoming) = mpsc::channel(4);
+    let serving = Server::builder()
+        .add_service(BalancerServer::new(Played(begun)))
+        .serve_with_incoming(ReceiverStream::new(incoming));
+    tokio::spawn(serving);
+    let (calls, let_in): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
+    let listening =
+        Listening { port, sessions, calls: Arc::clone(&calls), let_in: Arc::clone(&let_in) };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            calls.fetch_add(1, Ordering::SeqCst);
+            let Ok(mut stream) = tls.accept(stream).await else { continue };
+            let_in.fetch_add(1, Ordering::SeqCst);
+            let (one, mut other) = duplex(1 << 16);
+            if connections.send(Ok::<_, std::io::Error>(one)).await.is_err() {
+                return;
+            }
+            tokio::spawn(async move {
+                let _ = copy_bidirectional(&mut stream, &mut other).await;
+            });
+        }
+    });
+    listening
+}
+
+/// An authority in a directory, and certificates of these names.
+pub fn certified(directory: &Path, names: &[(&str, Role)]) {
+    pki::init(directory, "test", 30).unwrap();
+    for (name, role) in names {
+        let (name, addresses) = ((*name).to_owned(), vec![HERE]);
+        let request = pki::Request { name, role: *role, addresses, hosts: Vec::new(), days: 20 };
+        pki::issue(directory, directory, &request).unwrap();
+    }
+}
+
+/// The files of one of them.
+pub fn files(directory: &Path, name: &str) -> Files {
+    let at = |file: String| directory.join(file);
+    Files {
+        certificate: at(format!("{name}.pem")),
+        key: at(format!("{name}.key")),
+        ca: at("ca.pem".into()),
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use super::{Finding, read};
 use crate::config::Config;
-use crate::neigh::{self, WayOut};
+use crate::neigh;
 
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     translated(config, findings);
@@ -28,6 +28,8 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
 /// Answers of translated backends must come in where the program is, and may go on as the service's.
 fn translated(config: &Config, findings: &mut Vec<Finding>) {
     let own = neigh::addresses().unwrap_or_default();
+    let links = neigh::interfaces().unwrap_or_default();
+    let taken = neigh::with_above(&config.balancer.interfaces, &links);
     let mut seen = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_nat()) {
         let addresses = service.addresses();
@@ -39,9 +41,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
             if !seen.insert((out.name.clone(), service.vip)) {
                 continue;
             }
-            let tagged = neigh::interfaces().map(|all| neigh::way_out(&out, &all));
-            let tagged = matches!(tagged, Ok(Ok(WayOut::Tagged { .. })));
-            if !tagged && !config.balancer.interfaces.contains(&out.name) {
+            if !taken.contains(&out.name) {
                 findings.push(Finding::fail(
                     "answers",
                     format!(

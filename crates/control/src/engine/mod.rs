@@ -5,6 +5,7 @@
 
 mod agents;
 mod announce;
+mod answers;
 mod beyond;
 mod by_id;
 mod caps;
@@ -181,6 +182,7 @@ pub struct Engine<P: Plane = LivePlane> {
     health: crate::health::Checker,
     resolve: Resolve,
     path: Path,
+    links: Links,
     /// Whose answers the plane has been told to translate.
     translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
@@ -305,6 +307,9 @@ pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
 
 /// Looks up the way of a tunnel, as [`neigh::path`](crate::neigh::path) does.
 type Path = fn(IpAddr, &BTreeSet<IpAddr>) -> Result<crate::neigh::Path, NeighError>;
+
+/// Says what interfaces there are, as [`neigh::interfaces`] does.
+type Links = fn() -> Result<Vec<neigh::Interface>, NeighError>;
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
@@ -582,6 +587,7 @@ impl<P: Plane> Engine<P> {
             health,
             resolve,
             path: crate::neigh::path,
+            links: neigh::interfaces,
             translated: None,
             gateways: HashMap::new(),
             no_port: Cell::new(None),

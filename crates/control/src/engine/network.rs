@@ -95,26 +95,8 @@ impl Of<'_> {
 /// The interfaces by these names, and those above them with addresses of their own that frames come
 /// to through them: VLANs and MAC VLANs (VRRP has one for its address), bonds and bridges.
 pub(super) fn own_and_above(names: &[String]) -> Vec<String> {
-    let mut all = names.to_vec();
-    let Ok(links) = neigh::interfaces() else { return all };
-    let above = |low: &Interface, high: &Interface| {
-        let on_it = match &high.kind {
-            Some(Kind::Vlan { .. }) => true,
-            Some(Kind::Other(kind)) => kind == "macvlan",
-            _ => false,
-        };
-        high.link == Some(low.index) && on_it || low.master == Some(high.index)
-    };
-    let mut at = 0;
-    while let Some(name) = all.get(at) {
-        if let Some(low) = links.iter().find(|link| link.name == *name) {
-            let found = links.iter().filter(|high| above(low, high) && !all.contains(&high.name));
-            let found: Vec<String> = found.map(|high| high.name.clone()).collect();
-            all.extend(found);
-        }
-        at += 1;
-    }
-    all
+    let links = neigh::interfaces().unwrap_or_default();
+    neigh::with_above(names, &links)
 }
 
 impl<P: Plane> Engine<P> {

@@ -7,7 +7,7 @@
 //! changed under its connections, whatever else becomes of it, its name included.
 
 mod restore;
-mod words;
+pub(super) mod words;
 
 use super::commands::Done;
 use super::document;
@@ -262,6 +262,7 @@ impl<P: Plane> Engine<P> {
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
         let mut refused = if breaking { Vec::new() } else { self.against_all(config) };
+        notes.extend(self.answers_given_up(config).filter(|_| breaking));
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));

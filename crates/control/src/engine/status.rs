@@ -691,6 +691,7 @@ impl<P: Plane> Engine<P> {
                 }))
                 .chain(self.troubles())
                 .chain(self.pool_warnings())
+                .chain(self.answers_past())
                 .chain(discover::warnings(&services))
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)

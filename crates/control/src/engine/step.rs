@@ -22,9 +22,10 @@ use weir_fleet::{Ack, Ask, Did, FLIGHT, FleetError, LEASE, Pools, Share, Stage, 
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
-/// Agents that have not said in so long what has begun are not waited for.
-/// A test is as slow as its machine.
-const COLLECT_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 15_000 } else { 300 });
+/// Agents that have not said in so long what has begun have not said it in time.
+const IN_TIME: Duration = Duration::from_millis(300);
+/// And are not waited for. A test is as slow as its machine.
+const COLLECT_PATIENCE: Duration = if cfg!(test) { Duration::from_secs(15) } else { IN_TIME };
 /// A step in which not everybody has come so far is given up, as long as it has not changed anything.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// The same of its beginning, in which nothing is kept from starting.
@@ -206,6 +207,30 @@ impl Stepping {
 
     fn waits(&self) -> bool {
         self.again.is_some_and(|(until, _)| Instant::now() < until)
+    }
+
+    /// A step is over for which no flow started here: whether agents have said in time what had begun. Nothing is said
+    /// of them where it was given up before they were asked, or had time to answer.
+    fn count_deaf(&mut self) {
+        let Some((id, _)) = self.frozen else { return };
+        let asked = self.asked.is_some_and(|(_, at)| at.elapsed() >= IN_TIME);
+        match self.acked.filter(|(said, _)| *said == id) {
+            Some((_, Stage::Freeze)) if asked => self.deaf += 1,
+            Some((_, Stage::Collect | Stage::Commit)) => self.deaf = 0,
+            _ => {}
+        }
+    }
+
+    /// Steps one after the other in which agents have not said in time what has begun.
+    #[cfg(test)]
+    pub fn deaf(&self) -> u32 {
+        self.deaf
+    }
+
+    /// How long the leader's last pause is, if its last step was given up.
+    #[cfg(test)]
+    pub fn pause_of_leader(&self) -> Option<Duration> {
+        self.lead_again.map(|(_, after)| after)
     }
 
     /// The leader tries again later.
@@ -633,16 +658,6 @@ impl<P: Plane> Engine<P> {
         if waits {
             return false;
         }
-        if let Some(stepping) = self.stepping() {
-            match stepping.acked {
-                // Not where it was given up before agents were asked.
-                Some((id, Stage::Freeze)) if id != step.id() && stepping.asked.is_some() => {
-                    stepping.deaf += 1;
-                }
-                Some((_, Stage::Collect | Stage::Commit)) => stepping.deaf = 0,
-                _ => {}
-            }
-        }
         let done = self.driver.freeze(&services, &mut self.plane);
         if let Err(error) = done.and_then(|()| self.plane.grace()).plane() {
             warn!(%error, "cannot keep flows from starting");
@@ -698,11 +713,16 @@ impl<P: Plane> Engine<P> {
         let now = (number, goes_on);
         let said = |stepping: &mut Stepping| std::mem::replace(&mut stepping.named, now);
         if self.stepping().map(said) != Some(now) {
-            let agents = self.missing_collect(number).join(", ");
+            let (agents, lost_at) = self.unsaid(number, pools);
             let step = step.number;
             match goes_on {
-                true => warn!(step, agents, "a change goes on without what these have not said"),
-                false => info!(step, agents, "agents have not said yet what has begun"),
+                true => {
+                    warn!(
+                        step,
+                        agents, lost_at, "a change goes on without what these have not said"
+                    );
+                }
+                false => info!(step, agents, lost_at, "agents have not said yet what has begun"),
             }
         }
         goes_on
@@ -712,21 +732,33 @@ impl<P: Plane> Engine<P> {
     /// these pools that are up. If not, it is said whom a change waits for.
     fn misses_nobody(&mut self, pools: &Pools) -> bool {
         self.await_agents();
-        let mut missed = BTreeSet::new();
-        for (name, pool) in pools {
-            let Some(service) = self.services.get(name) else { continue };
-            let up = pool.iter().filter(|share| !share.down);
-            let members = up.filter_map(|share| service.member(&share.name));
-            let gone = members.filter(|member| self.misses(member.wanted.address));
-            missed.extend(gone.map(|member| member.wanted.name.clone()));
-        }
-        let names: Vec<String> = missed.into_iter().collect();
+        let names = self.up_where(pools, |address| self.misses(address));
         let Some(stepping) = self.stepping() else { return true };
         stepping.misses = (!names.is_empty()).then(|| {
             let names = names.join(", ");
             format!("a change of pools in step waits for the agents of {names} to call again")
         });
         names.is_empty()
+    }
+
+    /// Names of the agents that are there and have not answered a question, and of the backends of these pools whose
+    /// agents are lost.
+    pub(super) fn unsaid(&self, number: u64, pools: &Pools) -> (String, String) {
+        let lost = self.up_where(pools, |address| self.has_lost_agent(address));
+        (self.missing_collect(number).join(", "), lost.join(", "))
+    }
+
+    /// Names of the backends of these pools that are up and have such an address.
+    fn up_where(&self, pools: &Pools, is_so: impl Fn(IpAddr) -> bool) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            let found = members.filter(|member| is_so(member.wanted.address));
+            names.extend(found.map(|member| member.wanted.name.clone()));
+        }
+        names.into_iter().collect()
     }
 
     /// Addresses of backends whose agents are to answer, and of those that are there, whoever is down.
@@ -829,6 +861,7 @@ impl<P: Plane> Engine<P> {
             return false;
         }
         let Some(stepping) = self.stepping() else { return false };
+        stepping.count_deaf();
         (stepping.frozen, stepping.asked, stepping.thawed) = (None, None, true);
         if let Some((id, since)) = frozen {
             let over = id != step.id() || step.stage == Stage::Done;

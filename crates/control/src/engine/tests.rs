@@ -4,6 +4,7 @@
 
 mod activity;
 mod agents;
+mod answers;
 mod caps;
 mod fleet;
 mod forward;

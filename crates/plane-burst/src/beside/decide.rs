@@ -40,9 +40,8 @@ pub struct Looked {
     /// Its service's number among the burst's, plus one; 0: not for this plane.
     pick: usize,
     pub hash: u64,
-    /// Where in its table the next read is, by element and byte.
+    /// Where in its table its entry or row is, by element and byte.
     at: (u32, usize),
-    second: (u32, usize),
 }
 
 impl Picks {
@@ -100,6 +99,28 @@ fn cell(header: &RawHeader, first: u32, chunks: u32, hash32: u32) -> (u32, usize
     (first + (product >> 32) as u32, (bit >> 3) as usize, bit & 7)
 }
 
+/// The two cells of a flow in a table of concury's.
+fn cells(header: &RawHeader, hash: u64) -> [(u32, usize, u32); 2] {
+    let first_b = header.first_a + header.chunks_a;
+    [
+        cell(header, header.first_a, header.chunks_a, hash as u32),
+        cell(header, first_b, header.chunks_b, (hash >> 32) as u32),
+    ]
+}
+
+/// Where the entry of a flow is in the DIP array, by the Dcode that its two cells have.
+fn entry_at(shared: &UserMemory, header: &RawHeader, hash: u64) -> (u32, usize) {
+    let [a, b] =
+        cells(header, hash).map(|(element, byte, bits)| shared.word32(element, byte) >> bits);
+    let slot = (a ^ b) & header.slots.wrapping_sub(1);
+    (header.first_slot, slot as usize * 2)
+}
+
+/// Where the row of a flow is.
+fn row_at(header: &RawHeader, hash: u64) -> (u32, usize) {
+    (header.first_slot, scale(hash as u32, header.slots) as usize * 2)
+}
+
 /// An entry of a DIP array, or a row, that is nothing but a backend's.
 fn is_plain(entry: u16, flags: Flags) -> bool {
     entry < NO_BACKEND && !flags.has(Flags::PENDING)
@@ -115,17 +136,11 @@ pub fn moves_its_client(shared: &UserMemory, picks: &Picks, look: &Looked) -> bo
 
 /// What a table says of a flow's hash, where all reads wait for each other.
 fn entry(shared: &UserMemory, header: &RawHeader, hash: u64) -> u16 {
-    if !is(header, MethodId::Concury) {
-        return shared.word16(header.first_slot, scale(hash as u32, header.slots) as usize * 2);
-    }
-    let word = |first, chunks, hash32| {
-        let (element, byte, bits) = cell(header, first, chunks, hash32);
-        shared.word32(element, byte) >> bits
+    let (element, byte) = match is(header, MethodId::Concury) {
+        true => entry_at(shared, header, hash),
+        false => row_at(header, hash),
     };
-    let a = word(header.first_a, header.chunks_a, hash as u32);
-    let b = word(header.first_a + header.chunks_a, header.chunks_b, (hash >> 32) as u32);
-    let slot = (a ^ b) & header.slots.wrapping_sub(1);
-    shared.word16(header.first_slot, slot as usize * 2)
+    shared.word16(element, byte)
 }
 
 /// The backends of packets; none of those that the program in the kernel is to decide.
@@ -140,27 +155,19 @@ pub fn decide(
     for look in looked.iter_mut() {
         let Some((_, header, _)) = table(look) else { continue };
         if is(header, MethodId::Concury) {
-            let (first_b, hash) = (header.first_a + header.chunks_a, look.hash);
-            let a = cell(header, header.first_a, header.chunks_a, hash as u32);
-            let b = cell(header, first_b, header.chunks_b, (hash >> 32) as u32);
-            (look.at, look.second) = ((a.0, a.1), (b.0, b.1));
-            shared.prefetch(b.0, b.1);
+            for (element, byte, _) in cells(header, look.hash) {
+                shared.prefetch(element, byte);
+            }
         } else {
-            look.at = (header.first_slot, scale(look.hash as u32, header.slots) as usize * 2);
+            look.at = row_at(header, look.hash);
+            shared.prefetch(look.at.0, look.at.1);
         }
-        shared.prefetch(look.at.0, look.at.1);
     }
-    // The slots of concury.
+    // The slots of concury. Where its cells are is a few instructions, fewer than to keep it would be.
     for look in looked.iter_mut() {
         let Some((_, header, _)) = table(look) else { continue };
         if is(header, MethodId::Concury) {
-            let (first_b, hash) = (header.first_a + header.chunks_a, look.hash);
-            let bits_a = cell(header, header.first_a, header.chunks_a, hash as u32).2;
-            let bits_b = cell(header, first_b, header.chunks_b, (hash >> 32) as u32).2;
-            let a = shared.word32(look.at.0, look.at.1) >> bits_a;
-            let b = shared.word32(look.second.0, look.second.1) >> bits_b;
-            let slot = (a ^ b) & header.slots.wrapping_sub(1);
-            look.at = (header.first_slot, slot as usize * 2);
+            look.at = entry_at(shared, header, look.hash);
             shared.prefetch(look.at.0, look.at.1);
         }
     }

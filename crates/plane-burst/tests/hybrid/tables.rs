@@ -23,7 +23,8 @@ pub struct Tables {
 }
 
 impl Service {
-    pub fn new(method: MethodId, seed: u64, members: Vec<Member>) -> Self {
+    /// `client_affinity`: all connections of a client are at one backend.
+    pub fn new(method: MethodId, client_affinity: bool, seed: u64) -> Self {
         let mut settings = Settings::of(method);
         for setting in method.info().settings {
             // Small tables: many connections share rows.
@@ -36,7 +37,7 @@ impl Service {
         }
         let config = ServiceConfig {
             settings,
-            client_affinity: false,
+            client_affinity,
             udp: false,
             seed,
             nonce: 0,
@@ -45,7 +46,7 @@ impl Service {
             idle_seconds: IDLE_SECONDS,
         };
         let builder = method.info().builder.expect("it is published")(&config, None);
-        Self { method, builder, members, driver: Driver::new(), generation: 0 }
+        Self { method, builder, members: Vec::new(), driver: Driver::new(), generation: 0 }
     }
 }
 

@@ -72,7 +72,7 @@ impl Ports for Wire {
 }
 
 /// A backend in one use of its number.
-type Home = (BackendId, u32);
+pub type Home = (BackendId, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Connection {
@@ -142,6 +142,20 @@ fn flow(service: usize, port: u16) -> FlowKey {
 
 impl World {
     pub fn new(profile: Profile, choice: Choice, methods: &[MethodId], seed: u64) -> Self {
+        Self::with((profile, choice), methods, false, seed)
+    }
+
+    /// The same, of services with client affinity.
+    pub fn of_clients(profile: Profile, methods: &[MethodId], seed: u64) -> Self {
+        Self::with((profile, Choice::All), methods, true, seed)
+    }
+
+    fn with(
+        (profile, choice): (Profile, Choice),
+        methods: &[MethodId],
+        client_affinity: bool,
+        seed: u64,
+    ) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let setup = Setup {
             choice,
@@ -178,7 +192,7 @@ impl World {
         world.hybrid.change(0, |soft| soft.memory.now = 1_000);
         for (number, &method) in methods.iter().enumerate() {
             let seed = world.rng.random();
-            world.tables.services.push(Service::new(method, seed, Vec::new()));
+            world.tables.services.push(Service::new(method, client_affinity, seed));
             let at = VipKey {
                 address: map_address(vip(number)),
                 protocol: Protocol::Tcp,
@@ -470,5 +484,50 @@ impl World {
             self.swept = self.milliseconds();
             self.sweep();
         }
+    }
+}
+
+/// What a test does itself.
+impl World {
+    /// Sends a packet of a connection alone: where it goes. Ports with the same rest by 7 are one client's.
+    pub fn goes(&mut self, service: usize, port: u16, flags: TcpFlags) -> Home {
+        self.send((service, port), flags);
+        for _ in 0..1_000 {
+            self.microseconds += 100;
+            let now = Duration::from_micros(self.microseconds);
+            let Ok(_) = self.hybrid.turn(&mut self.wire, now);
+            if let Some((fate, frame)) = self.wire.outgoing.pop() {
+                assert!(fate == Fate::Send, "{}", flow(service, port));
+                return home_of(&frame[..6]);
+            }
+        }
+        panic!("{} was lost", flow(service, port));
+    }
+
+    /// Sends packets until a rule leads one, to the backend where all go.
+    pub fn comes_to_be_led(&mut self, service: usize, port: u16, home: Home) {
+        for _ in 0..1_000 {
+            let before = self.hybrid.shares().led;
+            assert_eq!(self.goes(service, port, TcpFlags::ACK), home);
+            if self.hybrid.shares().led > before {
+                return;
+            }
+            self.microseconds += 1_000;
+        }
+        panic!("no rule leads {}: {:?}", flow(service, port), self.hybrid.counts());
+    }
+
+    /// A backend goes down, as its check says, or comes up.
+    pub fn set_up(&mut self, service: usize, home: Home, up: bool) {
+        let now = self.milliseconds();
+        self.hybrid.change(now, |soft| {
+            let backend = Backend { up, ..soft.backends[&home.0] };
+            soft.set_backend(home.0, Some(&backend)).expect("granted");
+        });
+        let members = &mut self.tables.services[service].members;
+        let member = members.iter_mut().find(|member| member.backend == home.0);
+        member.expect("it is one").role = if up { Role::Serving } else { Role::Down };
+        self.update(service);
+        while self.step_update(service) {}
     }
 }

@@ -46,6 +46,12 @@ pub struct AgentStatus {
 
 /// Seconds since 1970.
 impl<P: Plane> Engine<P> {
+    /// Whether nobody speaks for a backend now, whose agent was lost, or has not called since it came up.
+    pub(in crate::engine) fn has_lost_agent(&self, address: IpAddr) -> bool {
+        self.misses(address)
+            || self.agents.lost.iter().any(|lost| lost.addresses.contains(&address))
+    }
+
     /// All agents, for `weir status`.
     pub(in crate::engine) fn agent_status(&self) -> Vec<AgentStatus> {
         let speaking = self.agents.speakers.values().map(|one| AgentStatus {

@@ -1,6 +1,6 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
-use crate::config::{Backend, Config, Service};
+use crate::config::{Backend, Config, Service, Table};
 use crate::engine::Engine;
 use crate::engine::places::ports_of;
 use crate::engine::service::{PoolMember, ServiceRuntime};
@@ -65,6 +65,8 @@ impl<P: Plane> Engine<P> {
         if config.services.is_empty() && !self.services.is_empty() {
             why.push(self.leaves_nothing(self.services.len()));
         }
+        let place = || self.source().place(Table::Balancer, "interfaces");
+        why.extend(self.answers_given_up(config).map(|what| place() + &what));
         why
     }
 
@@ -164,10 +166,15 @@ impl<P: Plane> Engine<P> {
 
     /// What those that are known do, one or several.
     fn known(&self, service: &ServiceRuntime, one: &str, several: &str) -> String {
-        match self.count_known(service) {
-            Some(1) => format!("1 known connection {one}"),
-            Some(n) => format!("{n} known connections {several}"),
-            None => format!("an unknown number of connections {several}"),
-        }
+        in_words(self.count_known(service), one, several)
+    }
+}
+
+/// What so many connections do, one or several; none if nobody knows how many there are.
+pub(in crate::engine) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
+    match count {
+        Some(1) => format!("1 known connection {one}"),
+        Some(n) => format!("{n} known connections {several}"),
+        None => format!("an unknown number of connections {several}"),
     }
 }

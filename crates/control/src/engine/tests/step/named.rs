@@ -14,7 +14,12 @@ fn one_fleet(method: &'static str) -> Fleet {
 impl Fleet {
     /// Balancers and agents do what there is to do, once, but for the health checks, and the agents' words to one.
     pub(super) fn go_on(&mut self, deaf: Option<usize>) {
-        for at in 0..BALANCERS {
+        self.go_on_without(None, deaf);
+    }
+
+    /// The same, while one balancer does nothing and hears nothing.
+    fn go_on_without(&mut self, away: Option<usize>, deaf: Option<usize>) {
+        for at in (0..BALANCERS).filter(|at| away != Some(*at)) {
             while !self.members[at].items.is_empty() {
                 self.hear(at);
             }
@@ -333,5 +338,73 @@ fn rows_that_are_not_the_leaders_are_not_followed() {
     fleet.differs = None;
     change(&mut fleet, 5);
     fleet.rest();
+    fleet.agree();
+}
+
+/// What a change goes on without is said with names: of agents that do not answer, and of backends whose agents are
+/// lost.
+#[test]
+fn lost_agents_are_named_by_their_backends() {
+    let mut fleet = one_fleet(RESIDUE);
+    let at = fleet.leader;
+    let pools = fleet.step.as_ref().expect("it was made").pools.clone();
+    let number = fleet.engine(at).collect_from_agents();
+    let said = fleet.engine(at).unsaid(number, &pools);
+    assert_eq!(said, ("b1, b2, b3".into(), String::new()));
+    let session = fleet.members[at].sessions.remove(&1).expect("it speaks").number;
+    fleet.engine(at).handle(Command::AgentGone(session));
+    let said = fleet.engine(at).unsaid(number, &pools);
+    assert_eq!(said, ("b2, b3".into(), "b1".into()));
+}
+
+/// A step that is given up before agents were asked says nothing of them; one in which they did not answer in time
+/// counts, until they answer again. The leader waits for longer after each that is given up, and begins anew with
+/// that after a change.
+#[test]
+fn agents_are_deaf_only_if_they_were_asked() {
+    let mut fleet = one_fleet(RESIDUE);
+    let begun = Instant::now();
+    let (leader, other) = (fleet.leader, (fleet.leader + 1) % BALANCERS);
+    let away = (fleet.leader + 2) % BALANCERS;
+    let deaf = |fleet: &mut Fleet, at: usize| {
+        fleet.engine(at).fleet.as_ref().expect("it is of one").stepping.deaf()
+    };
+    let paused = |fleet: &mut Fleet| {
+        let at = fleet.leader;
+        fleet.engine(at).fleet.as_ref().expect("it is of one").stepping.pause_of_leader()
+    };
+    let stage = |fleet: &Fleet| fleet.step.as_ref().map(|step| step.stage);
+    fleet.pool.insert(2, 9);
+    fleet.propose(0);
+    // One does not come to *freeze*, so that nobody asks.
+    let before = fleet.given_up;
+    while fleet.given_up < before + 2 {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        let freezes = stage(&fleet) == Some(Stage::Freeze);
+        fleet.go_on_without(freezes.then_some(away), None);
+        for at in 0..BALANCERS {
+            assert_eq!(deaf(&mut fleet, at), 0, "{}", fleet.stands());
+        }
+    }
+    // Agents do not answer one.
+    let before = fleet.given_up;
+    while deaf(&mut fleet, other) < 2 {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        let asks = stage(&fleet) == Some(Stage::Collect);
+        fleet.go_on(asks.then_some(other));
+    }
+    assert!(fleet.given_up >= before + 2, "{}", fleet.stands());
+    assert_eq!(deaf(&mut fleet, leader), 0, "the leader's have answered");
+    let long = paused(&mut fleet);
+    assert!(long.is_some_and(|pause| pause >= Duration::from_millis(1_600)), "{long:?}");
+    // They do again.
+    let made = fleet.committed.len();
+    while fleet.committed.len() == made {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        fleet.go_on(None);
+    }
+    fleet.rest();
+    assert_eq!(deaf(&mut fleet, other), 0);
+    assert_eq!(paused(&mut fleet), None);
     fleet.agree();
 }

@@ -178,10 +178,15 @@ impl RunLock {
 /// whatever network namespace.
 #[derive(Debug)]
 pub struct NameLock {
-    _directory: Flock<File>,
+    directory: Flock<File>,
 }
 
 impl NameLock {
+    /// Whether it is still that of the directory that stands there: somebody may have removed it.
+    pub fn is_of(&self, directory: &Path) -> bool {
+        is_at(&self.directory, directory)
+    }
+
     /// Takes a directory of pins, which must be there.
     ///
     /// # Errors
@@ -200,12 +205,21 @@ impl NameLock {
             // It may have been removed, and perhaps made anew, before it was locked.
             match fs::metadata(directory) {
                 Ok(now) if (now.dev(), now.ino()) == (ours.dev(), ours.ino()) => {
-                    return Ok(Self { _directory: lock });
+                    return Ok(Self { directory: lock });
                 }
                 Ok(_) => {}
                 Err(error) => return Err(StoreError::io("inspect", directory)(error)),
             }
         }
+    }
+}
+
+/// Whether an open file is the one that a path leads to. Where that cannot be told, it is.
+fn is_at(file: &File, path: &Path) -> bool {
+    let Ok(ours) = file.metadata() else { return true };
+    match fs::metadata(path) {
+        Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 

@@ -830,6 +830,7 @@ impl<P: Plane> Engine<P> {
         if timers.next_hops.due(self.config.balancer.look_every) {
             // Events tell what changes; this is for what they may have missed.
             tolerate("attach to interfaces again", self.follow_interfaces());
+            self.hold_on();
             self.begin_look(false);
         }
         tolerate("look up next hops", self.go_on_looking());

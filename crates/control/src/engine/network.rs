@@ -28,6 +28,8 @@ pub(super) struct Following {
     not_before: Option<Instant>,
     /// There are more Ethernet addresses than frames are compared with.
     pub too_many_macs: Option<TooManyMacs>,
+    /// What somebody has taken away from outside and could not be put back, in words.
+    pub taken: Option<String>,
     /// Next hops that are being looked up, a part in each turn; whether only those that are missing.
     pub look: Option<(bool, Look)>,
 }

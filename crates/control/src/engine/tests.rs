@@ -39,6 +39,7 @@ mod refusals;
 mod reload;
 mod shares;
 mod sources;
+mod taken;
 
 use shares::usual_check;
 

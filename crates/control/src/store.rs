@@ -147,13 +147,18 @@ impl Document {
 /// whatever way.
 #[derive(Debug)]
 pub struct RunLock {
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 impl RunLock {
     /// Whether somebody uses the directory, or has used it.
     pub fn is_used(run_dir: &Path) -> bool {
         run_dir.join("lock").exists()
+    }
+
+    /// Whether it is still the lock that stands in the directory: somebody may have removed both.
+    pub fn is_of(&self, run_dir: &Path) -> bool {
+        is_at(&self.file, &run_dir.join("lock"))
     }
 
     /// Creates the directory if need be, and takes it.
@@ -166,7 +171,7 @@ impl RunLock {
         let path = run_dir.join("lock");
         let file = files::open_or_make(&path).map_err(StoreError::io("create", &path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Self { _file: file }),
+            Ok(file) => Ok(Self { file }),
             Err((_, Errno::EWOULDBLOCK)) => Err(StoreError::Locked { path: run_dir.to_path_buf() }),
             Err((_, errno)) => Err(StoreError::io("lock", &path)(errno.into())),
         }
@@ -214,12 +219,21 @@ impl NameLock {
     }
 }
 
+/// Whether nothing is there under a name.
+pub(crate) fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| says_gone(&error))
+}
+
+fn says_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// Whether an open file is the one that a path leads to. Where that cannot be told, it is.
 fn is_at(file: &File, path: &Path) -> bool {
     let Ok(ours) = file.metadata() else { return true };
     match fs::metadata(path) {
         Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Err(error) => !says_gone(&error),
     }
 }
 

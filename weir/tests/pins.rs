@@ -115,3 +115,28 @@ fn doctor_fails_for_what_was_taken_away_and_a_reload_puts_it_back() {
     });
     assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
 }
+
+/// An interface of the file that goes is said as long as it is away.
+#[test]
+fn an_interface_that_is_renamed_is_said() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1s\"\n");
+    let is_said = || {
+        let status = balancer.status().unwrap();
+        let said = status["warnings"].to_string().contains("eth0 of balancer.interfaces is gone");
+        let attached = status["interfaces"].as_array().unwrap().len();
+        (said, attached)
+    };
+    assert_eq!(is_said(), (false, 1));
+    let rename = |from: &str, to: &str| {
+        for line in [format!("{from} down"), format!("{from} name {to}"), format!("{to} up")] {
+            common::sh(lab.balancer(), &format!("ip link set {line}"));
+        }
+    };
+    rename("eth0", "eth7");
+    common::eventually("it is said", || is_said() == (true, 0));
+    rename("eth7", "eth0");
+    common::eventually("it is back", || is_said() == (false, 1));
+    assert_attached(&lab, &balancer, "ok");
+}

@@ -65,3 +65,34 @@ fn a_reload_puts_back_what_was_taken_away() {
     assert!(world.engine.plane.taken.is_nothing());
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
+
+/// One that is deleted, renamed or moved is said until it is back, or is not the file's any more.
+#[test]
+fn an_interface_that_is_gone_is_said_until_it_is_back() {
+    let mut world = World::new(1);
+    let is_said = |world: &World| {
+        let said = world.warnings();
+        assert!(said.len() < 2, "{said:?}");
+        said.iter().any(|one| one.starts_with("weir-none of balancer.interfaces is gone"))
+    };
+    world.engine.config.balancer.interfaces = vec!["weir-none".into()];
+    world.engine.network.seen = vec![None];
+    world.engine.follow_interfaces().expect("nothing is refused");
+    assert!(!is_said(&world), "it has never been there");
+    world.engine.network.seen = vec![Some((7, None))];
+    for _ in 0..2 {
+        world.engine.follow_interfaces().expect("nothing is refused");
+        assert!(is_said(&world));
+    }
+    // As long as it cannot be followed, too.
+    world.engine.network.seen = vec![Some((7, None))];
+    world.engine.plane.refuse(Operation::Attach);
+    world.engine.follow_interfaces().expect_err("it is refused");
+    assert!(is_said(&world));
+    world.engine.plane.refuse_nothing();
+    // One that is there in any network namespace.
+    world.engine.config.balancer.interfaces = vec!["lo".into()];
+    assert!(!is_said(&world));
+    world.engine.follow_interfaces().expect("nothing is refused");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}

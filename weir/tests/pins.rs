@@ -140,3 +140,27 @@ fn an_interface_that_is_renamed_is_said() {
     common::eventually("it is back", || is_said() == (false, 1));
     assert_attached(&lab, &balancer, "ok");
 }
+
+/// What a process says at its end, and what a start says that is refused, goes by what is there.
+#[test]
+fn nothing_is_said_to_go_on_that_does_not() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let (goes_on, nothing) = ("stopping; the data plane goes on", "stopping; nothing goes on");
+    balancer.stop(common::PATIENCE);
+    let log = common::log(&balancer);
+    assert!(log.contains(goes_on) && !log.contains(nothing), "{log}");
+    balancer.launch().unwrap();
+    libbpf_rs::Link::open(balancer.pins().join("link-eth0")).unwrap().detach().unwrap();
+    balancer.stop(common::PATIENCE);
+    let log = common::log(&balancer);
+    assert!(log.contains(nothing), "{log}");
+    // Memory without its stamp is another version's, for all that is known.
+    fs::remove_file(balancer.pins().join("layout")).unwrap();
+    let config = balancer.config().display().to_string();
+    let refused = common::weir_in(&lab, &["run", "--config", &config]);
+    let said = common::stderr(&refused);
+    assert!(!refused.status.success() && said.contains("It was left as it is, on no"), "{said}");
+    assert!(!said.contains("goes on"), "{said}");
+}

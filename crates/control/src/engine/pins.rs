@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{error, info, warn};
+use weir_dataplane::KernelPlane;
 use weir_plane::{Plane, TakenAway};
 
 /// The BPF file system.
@@ -74,7 +75,10 @@ pub(super) fn said(kind: PlaneKind) -> Option<String> {
 }
 
 /// What there is to say when this process ends in an orderly way.
-pub(crate) fn last_words(kind: PlaneKind) -> &'static str {
+pub(crate) fn last_words(kind: PlaneKind, name: &str) -> &'static str {
+    if kind != PlaneKind::P4 && !KernelPlane::forwards(&pin_directory(name)) {
+        return "stopping; nothing goes on: no program is on an interface";
+    }
     // Nothing of a switch is pinned.
     let lasting = if kind == PlaneKind::P4 { Lasting::Stays } else { lasting() };
     match lasting {

@@ -1,6 +1,7 @@
 //! What pinned memory is made of, written beside it, so that no other version of weir takes it for
 //! its own.
 
+use super::KernelPlane;
 use super::convert::Described;
 use super::load::missing;
 use crate::error::{Context, Error};
@@ -131,6 +132,7 @@ impl Other {
             found: self.layout(),
             expected: Layout::own(),
             why: why.into(),
+            forwards: KernelPlane::forwards(&self.directory),
         }
     }
 

@@ -47,7 +47,7 @@ fn what_cannot_be_put_back_is_said_until_it_can() {
             assert!(said.contains(words), "{said}");
         }
         assert!(said.contains("refused on demand"), "{said}");
-        assert_eq!(world.engine.status().expect("readable").interfaces, Vec::new());
+        assert!(world.engine.status().expect("readable").interfaces.is_empty());
     }
     world.engine.plane.refuse_nothing();
     look(&mut world);

@@ -389,7 +389,7 @@ fn memory_of_another_layout_stays_with_the_version_that_made_it() {
     // Another layout, with a number that is not known here; and tables of a method that is not: eight bytes, and two
     // for each method.
     for (at, why) in [(0, "is not known here"), (8 + 2 * 200, "its tables of method 200")] {
-        let words = ["made by another version of weir", "weir unload", why];
+        let words = ["made by another version of weir", "goes on forwarding", "weir unload", why];
         let (mut other, mut strange) = (own.clone(), described.clone());
         other[at] ^= 1;
         strange[0] ^= 1;

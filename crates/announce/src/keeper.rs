@@ -202,7 +202,7 @@ impl Keeper {
         let all: BTreeSet<Route> = self.known.union(&wanted).copied().collect();
         // Whoever cannot be asked is told nothing.
         let current = speaker.current(&all).await.map_err(|error| error.to_string())?;
-        if all != self.known {
+        if all != self.known || !all.is_empty() && is_gone(&self.file) {
             // First written down: what is announced must be known to whoever comes after a SIGKILL.
             if let Err(error) = write_down(&self.file, &all) {
                 // What is withdrawn need not be known to anybody.
@@ -231,6 +231,12 @@ impl Keeper {
         self.announced = Some(wanted);
         Ok(())
     }
+}
+
+/// Whether somebody has removed what was written down.
+fn is_gone(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {

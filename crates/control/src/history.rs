@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 use weir_host::files;
 
-use crate::store::{Document, StoreError, write_whole};
+use crate::store::{Document, StoreError, is_gone, write_whole};
 
 /// Changes of the file that are kept, with their texts.
 const FILES: usize = 50;
@@ -89,6 +89,8 @@ struct List {
 pub struct History {
     dir: PathBuf,
     list: List,
+    /// The list is written down.
+    saved: bool,
 }
 
 /// The file of a run directory that says where its history is, if it is elsewhere.
@@ -143,7 +145,7 @@ pub fn digest(text: &str) -> String {
 impl History {
     /// One of which nothing was read.
     fn named(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), list: List::default() }
+        Self { dir: dir.to_owned(), list: List::default(), saved: false }
     }
 
     /// What is remembered in a directory. What cannot be read is moved away: it is of no use for
@@ -151,7 +153,10 @@ impl History {
     pub fn open(dir: &Path) -> Self {
         let mut history = Self::named(dir);
         match Document::load::<List>(history.path()) {
-            Ok(list) => history.list = list.unwrap_or_default(),
+            Ok(list) => {
+                history.saved = list.is_some();
+                history.list = list.unwrap_or_default();
+            }
             Err(error) => {
                 warn!(%error, "the history of changes begins anew; texts of changes stay in {}", history.folder().display());
                 let _ = fs::rename(history.path(), history.path().with_extension("json.bad"));
@@ -187,7 +192,7 @@ impl History {
 
     /// Where the text of a change is kept.
     pub fn text_path(&self, number: u64) -> PathBuf {
-        self.folder().join(format!("{number}.toml"))
+        text_in(&self.folder(), number)
     }
 
     /// All changes, the oldest first.
@@ -209,7 +214,42 @@ impl History {
             return Ok(());
         }
         self.list.file = Some(file);
-        Document::save(self.path(), &self.list).map(drop)
+        self.save()
+    }
+
+    fn save(&mut self) -> Result<(), StoreError> {
+        let saved = Document::save(self.path(), &self.list).map(drop);
+        self.saved |= saved.is_ok();
+        saved
+    }
+
+    /// Whether somebody has removed what was written down.
+    pub fn is_gone(&self) -> bool {
+        self.saved && is_gone(&self.path())
+    }
+
+    /// Writes the list anew, and the texts that `text` is: the others that are gone are not kept any more.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be written down; it is written with the next change then.
+    pub fn write_anew(&mut self, text: Option<&str>) -> Result<(), StoreError> {
+        self.saved = false;
+        let (folder, now) = (self.folder(), text.map(digest));
+        let mut written = Ok(());
+        for entry in self.list.entries.iter_mut().filter(|entry| entry.kept) {
+            let path = text_in(&folder, entry.number);
+            if !is_gone(&path) {
+                continue;
+            }
+            entry.kept = false;
+            if let Some(text) = text.filter(|_| now.as_ref() == Some(&entry.digest)) {
+                let again = private(&folder).and_then(|()| write_whole(&path, text.as_bytes()));
+                entry.kept = again.is_ok();
+                written = written.and(again);
+            }
+        }
+        let saved = self.save();
+        written.and(saved)
     }
 
     /// Number of the last change, of whatever kind; 0: there was none.
@@ -281,7 +321,7 @@ impl History {
             ..entry
         });
         self.forget();
-        let saved = Document::save(self.path(), &self.list).map(drop);
+        let saved = self.save();
         self.remove_strays();
         written.and(saved).map(|()| number)
     }
@@ -316,6 +356,10 @@ impl History {
             }
         }
     }
+}
+
+fn text_in(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{number}.toml"))
 }
 
 /// The number of a text that is called `N.toml`, or of what is left of writing one.

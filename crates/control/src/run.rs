@@ -52,7 +52,7 @@ pub async fn run(
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
-    let kind = config.balancer.plane;
+    let (kind, name) = (config.balancer.plane, config.balancer.name.clone());
     raise_limits();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
@@ -136,7 +136,7 @@ pub async fn run(
             _ = interrupt.recv() => break Ok(()),
         }
     };
-    info!("{}", last_words(kind));
+    info!("{}", last_words(kind, &name));
     notify::tell("STOPPING=1");
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);

@@ -147,13 +147,18 @@ impl Document {
 /// whatever way.
 #[derive(Debug)]
 pub struct RunLock {
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 impl RunLock {
     /// Whether somebody uses the directory, or has used it.
     pub fn is_used(run_dir: &Path) -> bool {
         run_dir.join("lock").exists()
+    }
+
+    /// Whether it is still the lock that stands in the directory: somebody may have removed both.
+    pub fn is_of(&self, run_dir: &Path) -> bool {
+        is_at(&self.file, &run_dir.join("lock"))
     }
 
     /// Creates the directory if need be, and takes it.
@@ -166,7 +171,7 @@ impl RunLock {
         let path = run_dir.join("lock");
         let file = files::open_or_make(&path).map_err(StoreError::io("create", &path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Self { _file: file }),
+            Ok(file) => Ok(Self { file }),
             Err((_, Errno::EWOULDBLOCK)) => Err(StoreError::Locked { path: run_dir.to_path_buf() }),
             Err((_, errno)) => Err(StoreError::io("lock", &path)(errno.into())),
         }
@@ -178,10 +183,15 @@ impl RunLock {
 /// whatever network namespace.
 #[derive(Debug)]
 pub struct NameLock {
-    _directory: Flock<File>,
+    directory: Flock<File>,
 }
 
 impl NameLock {
+    /// Whether it is still that of the directory that stands there: somebody may have removed it.
+    pub fn is_of(&self, directory: &Path) -> bool {
+        is_at(&self.directory, directory)
+    }
+
     /// Takes a directory of pins, which must be there.
     ///
     /// # Errors
@@ -200,12 +210,30 @@ impl NameLock {
             // It may have been removed, and perhaps made anew, before it was locked.
             match fs::metadata(directory) {
                 Ok(now) if (now.dev(), now.ino()) == (ours.dev(), ours.ino()) => {
-                    return Ok(Self { _directory: lock });
+                    return Ok(Self { directory: lock });
                 }
                 Ok(_) => {}
                 Err(error) => return Err(StoreError::io("inspect", directory)(error)),
             }
         }
+    }
+}
+
+/// Whether nothing is there under a name.
+pub(crate) fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| says_gone(&error))
+}
+
+fn says_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Whether an open file is the one that a path leads to. Where that cannot be told, it is.
+fn is_at(file: &File, path: &Path) -> bool {
+    let Ok(ours) = file.metadata() else { return true };
+    match fs::metadata(path) {
+        Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
+        Err(error) => !says_gone(&error),
     }
 }
 

@@ -41,10 +41,11 @@ pub enum Error {
     /// weir made it. Nothing of it was changed.
     #[error(
         "the data plane in {} was made by another version of weir: its layout is {}, this program's \
-         is {expected}, and it cannot be taken over: {why}. It was left as it is and goes on forwarding. Go back \
+         is {expected}, and it cannot be taken over: {why}. It was left as it is{}. Go back \
          to that version; or stop traffic to this balancer, remove the data plane with `weir unload`, and start again",
         .directory.display(),
-        .found.as_ref().map_or("not recorded".to_owned(), ToString::to_string)
+        .found.as_ref().map_or("not recorded".to_owned(), ToString::to_string),
+        and_goes_on(*.forwards)
     )]
     Layout {
         /// Where it is pinned.
@@ -55,6 +56,8 @@ pub enum Error {
         expected: crate::Layout,
         /// Why it cannot become memory of this layout.
         why: Box<str>,
+        /// Whether packets go by it: the program is on an interface.
+        forwards: bool,
     },
     /// A pinned map is of a size that no limits explain.
     #[error(
@@ -181,6 +184,11 @@ pub enum Error {
         /// What is wrong with it.
         source: weir_steering::ImageError,
     },
+}
+
+/// What is said of a data plane that is left as it is.
+fn and_goes_on(forwards: bool) -> &'static str {
+    if forwards { " and goes on forwarding" } else { ", on no interface" }
 }
 
 /// What is to be done where a table of so many bytes found no room.

@@ -17,8 +17,8 @@ use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
     HeldCounts, Hop, IdOutcomes, IdRoutes, InterfaceCounters, LaneCounters, Limits, Listen,
     Outcomes, Plane, PrepareResize, PrepareTrace, ReadConnections, Returned, Samples, SeenFlows,
-    SourceTable, TablesMoved, TooManyMacs, TraceCounts, TrackedFlows, Translations, UserStatus,
-    Wanted,
+    SourceTable, TablesMoved, TakenAway, TooManyMacs, TraceCounts, TrackedFlows, Translations,
+    UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -38,6 +38,8 @@ pub struct LivePlane {
     pub reports: Reports,
     /// Why the guard reads a table of services that is not filled any more, if it does.
     stale_guard: Option<String>,
+    /// Whether there was a guard at the start: where the kernel cannot, there is none.
+    guarded: bool,
 }
 
 impl LivePlane {
@@ -47,7 +49,8 @@ impl LivePlane {
     /// [`Error::Bpf`].
     pub fn new(kernel: KernelPlane) -> Result<Self, Error> {
         let reports = kernel.reports()?;
-        Ok(Self { kernel, reports, stale_guard: None })
+        let guarded = kernel.is_wholly_guarded();
+        Ok(Self { kernel, reports, stale_guard: None, guarded })
     }
 
     /// As [`Plane::resize`], and ends after a step, as a control plane that is killed.
@@ -75,6 +78,11 @@ impl LivePlane {
             Err(error) if guarded => Some(error.to_string()),
             _ => None,
         };
+    }
+
+    /// The guard ends with its pins.
+    fn lacks_guard(&self) -> bool {
+        self.guarded && !self.kernel.is_wholly_guarded()
     }
 
     /// Reports in memory whose place this one has taken come before all others; then nothing is
@@ -623,6 +631,23 @@ impl Plane for LivePlane {
 
     fn reattach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {
         Ok(named(self.kernel.reattach(interfaces, mode_of(how))?))
+    }
+
+    fn taken_away(&self, interfaces: &[String]) -> TakenAway {
+        let mut taken = self.kernel.taken_away(interfaces);
+        if taken.pins.is_none() && self.lacks_guard() {
+            taken.pins = Some("the guard is gone".into());
+        }
+        taken
+    }
+
+    fn put_back(&mut self) -> Result<(), Error> {
+        self.kernel.put_back()?;
+        if self.lacks_guard() {
+            self.kernel.guard()?;
+            self.stale_guard = None;
+        }
+        Ok(())
     }
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {

@@ -135,6 +135,8 @@ fn assert_refused(pins: &Pins) -> (Option<Layout>, Layout) {
     for wanted in [&*pins.0.to_string_lossy(), "another version", "weir unload"] {
         assert!(text.contains(wanted), "{text}");
     }
+    // It is on no interface.
+    assert!(!text.contains("goes on forwarding"), "{text}");
     let Error::Layout { directory, found, expected, .. } = error else { panic!("{text}") };
     assert_eq!(directory, pins.0);
     assert!(text.contains(&expected.to_string()), "{text}");

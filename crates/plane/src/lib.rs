@@ -38,8 +38,8 @@ pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane,
-    PrepareResize, ReadConnections, SeenFlows, TablesMoved, TooManyMacs, TrackedFlows, Translated,
-    Translations, Way,
+    PrepareResize, ReadConnections, SeenFlows, TablesMoved, TakenAway, TooManyMacs, TrackedFlows,
+    Translated, Translations, Way,
 };
 pub use soft::{Between, Bounds, Operation, Soft, SoftError};
 pub use sources::{

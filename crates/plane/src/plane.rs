@@ -145,6 +145,22 @@ pub struct Attached {
     pub generic: bool,
 }
 
+/// What somebody else has taken away from a plane that runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TakenAway {
+    /// Interfaces that are there and whose frames it does not get any more, each with what was found.
+    pub interfaces: Vec<(String, String)>,
+    /// What is gone of that by which it outlives its process, in words.
+    pub pins: Option<String>,
+}
+
+impl TakenAway {
+    /// Whether all is as it was put.
+    pub fn is_nothing(&self) -> bool {
+        self.interfaces.is_empty() && self.pins.is_none()
+    }
+}
+
 /// UDP flows seen recently.
 #[derive(Clone, Debug, Default)]
 pub struct SeenFlows {
@@ -734,6 +750,21 @@ pub trait Plane: update::Plane {
         how: Attachment,
     ) -> Result<Vec<Attached>, Self::Error> {
         self.attach(interfaces, how)
+    }
+
+    /// What somebody else has taken away, from outside, of what lets it take frames from those of these interfaces
+    /// that are there, and of what outlives this process.
+    fn taken_away(&self, _interfaces: &[String]) -> TakenAway {
+        TakenAway::default()
+    }
+
+    /// Makes anew what outlives this process, where it was taken away. Interfaces are to be
+    /// [attached again](Self::reattach) then.
+    ///
+    /// # Errors
+    /// If not all of it can be made; what can be is.
+    fn put_back(&mut self) -> Result<(), Self::Error> {
+        Ok(())
     }
 
     /// Sets how frames leave by these interfaces; by all others they leave as they are.

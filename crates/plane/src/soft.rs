@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Backend, TooManyMacs, Translated, Translations};
+use crate::plane::{Backend, TakenAway, TooManyMacs, Translated, Translations};
 use crate::sources::SourceTable;
 use demand::Demand;
 use std::cell::RefCell;
@@ -89,6 +89,8 @@ pub struct Soft {
     pub nanoseconds: u64,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
+    /// What was taken away from it, as somebody says, until it is attached and put back.
+    pub taken: TakenAway,
     /// Frames that come just before the next table is seen: the flows that have started were collected
     /// by then.
     pub meanwhile: Vec<Vec<u8>>,

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -162,8 +163,11 @@ impl Inner {
     fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        let long = |file: &File| file.metadata().map(|about| about.len() >= MOST);
-        if self.file.as_ref().map(long).transpose()?.unwrap_or(false) {
+        let about = self.file.as_ref().map(File::metadata).transpose()?;
+        if about.as_ref().is_some_and(|about| about.nlink() == 0) {
+            // Somebody has removed it.
+            self.file = None;
+        } else if about.is_some_and(|about| about.len() >= MOST) {
             self.file = None;
             let mut old = self.path.as_os_str().to_owned();
             old.push(".1");

@@ -124,11 +124,7 @@ impl Door {
         if let Some(folder) = self.socket.parent().filter(|folder| !folder.is_dir()) {
             // As it was made at the start.
             DirBuilder::new().recursive(true).create(folder).map_err(|error| error.to_string())?;
-            warn!(
-                run_dir = %folder.display(),
-                "the run directory was gone, and with it what a restart goes on from: it would not know the \
-                 connections of now"
-            );
+            warn!(run_dir = %folder.display(), "the run directory was gone, and was made again");
         }
         // What somebody else has made there in between stays.
         let listener = bind(&self.socket).map_err(|error| error.to_string())?;

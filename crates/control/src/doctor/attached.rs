@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::os::unix::net::UnixStream;
 use weir_dataplane::KernelPlane;
 
 use super::Finding;
@@ -12,12 +13,25 @@ use crate::neigh;
 
 const START: &str = "weir run follows such changes; start it, or see in its log why it does not";
 
+const AGAIN: &str = "a running weir attaches and pins again within balancer.look_every, and at a weir reload; or \
+                     weir status says why it cannot";
+
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     let name = &config.balancer.name;
     let pinned = match KernelPlane::left_in(&pin_directory(name)) {
         Ok(Some(pinned)) => pinned,
-        // Not started yet.
-        Ok(None) => return,
+        Ok(None) => {
+            // If none runs, it was not started yet.
+            if UnixStream::connect(config.balancer.socket_path()).is_ok() {
+                let gone = format!(
+                    "instance {name:?} runs, and {} is gone or empty: somebody has removed its pins, and with them \
+                     its program; packets are not balanced",
+                    pin_directory(name).display()
+                );
+                findings.push(Finding::fail("attached", gone, AGAIN));
+            }
+            return;
+        }
         Err(error) => {
             let mend = "run weir doctor as root, and of the version that made it";
             findings.push(Finding::warn("attached", error.to_string(), mend));
@@ -33,7 +47,16 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
             None => Finding::fail(
                 "attached",
                 format!("{wanted}: instance {name:?} has no program there; its packets are not balanced"),
-                "weir reload takes an interface up that the file names; so does a start",
+                "weir reload takes an interface up that the file names, and attaches again where a pin was removed; so \
+                 does a start",
+            ),
+            Some(0) => Finding::fail(
+                "attached",
+                format!(
+                    "{wanted}: the program of {name:?} is not on it any more: the interface was made anew, or \
+                     somebody has detached the program; its packets are not balanced"
+                ),
+                START,
             ),
             Some(number) if number != interface.index => Finding::fail(
                 "attached",

@@ -117,6 +117,12 @@ impl<P: Plane> Engine<P> {
         (announced.map(|one| one.route.to_string()).collect(), announcer.drained)
     }
 
+    /// Where it stands that this balancer is drained, if it is.
+    pub(super) fn drained_file(&self) -> Option<PathBuf> {
+        let drained = self.announcer.as_ref().is_some_and(|announcer| announcer.drained);
+        drained.then(|| self.config.balancer.run_dir.join(DRAINED))
+    }
+
     /// Withdraws all routes of this balancer, or announces them again. It outlives restarts.
     pub(super) fn drain_self(&mut self, drain: bool) -> Done {
         let file = self.config.balancer.run_dir.join(DRAINED);

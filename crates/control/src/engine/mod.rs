@@ -26,6 +26,7 @@ mod half_open;
 mod held;
 mod history;
 mod holder;
+mod kept;
 mod lent;
 mod limits;
 mod lines;
@@ -247,6 +248,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unfollowed: Option<String>,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
+    /// Files of the run directory that somebody has removed, and that cannot be written anew.
+    unkept: Option<String>,
     /// When the data plane's clock was turned last.
     clocked: u32,
     /// Seconds by which a test is ahead of its time.
@@ -284,7 +287,8 @@ pub struct Engine<P: Plane = LivePlane> {
     asking: Option<tokio::sync::oneshot::Sender<u64>>,
     /// Who asks for what is done just now.
     who: Who,
-    _lock: (RunLock, Option<RunLock>),
+    /// Of the run directory, and of the state directory if that is another.
+    locks: (RunLock, Option<RunLock>),
     /// Held while it runs.
     name: Option<NameLock>,
     /// Who looks after the plane in user space, if one is wanted.
@@ -622,6 +626,7 @@ impl<P: Plane> Engine<P> {
             instead: found.instead,
             unfollowed: None,
             unsaved: None,
+            unkept: None,
             config: config.clone(),
             config_path,
             lines: lines::Lines::new(),
@@ -646,7 +651,7 @@ impl<P: Plane> Engine<P> {
             commits: None,
             asking: None,
             who: Who::nobody("start"),
-            _lock: (lock, state_lock),
+            locks: (lock, state_lock),
             name: None,
             user: None,
             told_plane: None,
@@ -836,6 +841,8 @@ impl<P: Plane> Engine<P> {
         if timers.next_hops.due(self.config.balancer.look_every) {
             // Events tell what changes; this is for what they may have missed.
             tolerate("attach to interfaces again", self.follow_interfaces());
+            self.hold_on();
+            self.look_at_kept();
             self.begin_look(false);
         }
         tolerate("look up next hops", self.go_on_looking());

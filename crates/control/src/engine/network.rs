@@ -22,12 +22,16 @@ type Seen = Option<(u32, Option<[u8; 6]>)>;
 #[derive(Default)]
 pub(super) struct Following {
     /// The interfaces of the configuration, as they were attached.
-    seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
+    /// Those that were there, and are not any more.
+    gone: Vec<String>,
     /// All next hops are to be looked up, and not before.
     all: bool,
     not_before: Option<Instant>,
     /// There are more Ethernet addresses than frames are compared with.
     pub too_many_macs: Option<TooManyMacs>,
+    /// What somebody has taken away from outside and could not be put back, in words.
+    pub taken: Option<String>,
     /// Next hops that are being looked up, a part in each turn; whether only those that are missing.
     pub look: Option<(bool, Look)>,
 }
@@ -57,6 +61,35 @@ impl Following {
              other hosts may be delivered twice; give VLANs and MAC VLANs the addresses of the interfaces below \
              them, or balance on fewer interfaces"
         ))
+    }
+
+    /// What `weir status` says of those of these interfaces that are gone.
+    pub fn gone<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = String> + 'a {
+        self.gone.iter().filter(move |name| names.contains(name)).map(|name| {
+            format!(
+                "{name} of balancer.interfaces is gone (deleted, renamed, or in another network namespace): no \
+                 packet comes by it; it is attached when it comes back"
+            )
+        })
+    }
+
+    /// Takes notice of those that were there and are not now, and of those that have come back.
+    fn note_gone(&mut self, names: &[String], now: &[Seen]) {
+        let there = |at: usize| self.seen.get(at).is_some_and(Option::is_some);
+        let gone: Vec<String> = names
+            .iter()
+            .zip(now)
+            .enumerate()
+            .filter(|(at, (name, now))| now.is_none() && (there(*at) || self.gone.contains(name)))
+            .map(|(_, (name, _))| name.clone())
+            .collect();
+        for interface in gone.iter().filter(|name| !self.gone.contains(name)) {
+            warn!(interface, "an interface of the file is gone: no packet comes by it");
+        }
+        for interface in self.gone.iter().filter(|name| !gone.contains(name)) {
+            info!(interface, "is back, or is not the file's any more");
+        }
+        self.gone = gone;
     }
 
     /// The interfaces are about to be attached.
@@ -166,8 +199,9 @@ impl<P: Plane> Engine<P> {
             return Ok(());
         }
         let names = self.config.balancer.interfaces.clone();
-        self.take_own_frames()?;
         let now: Vec<Seen> = names.iter().map(|name| seen(name)).collect();
+        self.network.note_gone(&names, &now);
+        self.take_own_frames()?;
         let number = |seen: &Seen| seen.map(|(index, _)| index);
         let same = now.len() == self.network.seen.len()
             && now.iter().zip(&self.network.seen).all(|(a, b)| number(a) == number(b));

@@ -1,14 +1,21 @@
-//! Where pins live, and whether they outlive this process. A network namespace entered by `ip netns exec` brings a
+//! Where pins live, and whether they outlive this process; and what becomes of pins and links that somebody takes away
+//! meanwhile. A network namespace entered by `ip netns exec` brings a
 //! mount namespace along in which there is no BPF file system; one that is mounted there is nobody else's, and goes
 //! with the last process inside.
 
-use super::EngineError;
+use super::{Engine, EngineError, PlaneResult, attachment, pin_directory};
 use crate::config::PlaneKind;
+use crate::last_good::note;
+use crate::neigh;
+use crate::store::{NameLock, StoreError};
 use nix::sys::stat::{major, minor};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tracing::warn;
+use tracing::{error, info, warn};
+use weir_dataplane::KernelPlane;
+use weir_plane::{Plane, TakenAway};
 
 /// The BPF file system.
 const PLACE: &str = "/sys/fs/bpf";
@@ -68,7 +75,10 @@ pub(super) fn said(kind: PlaneKind) -> Option<String> {
 }
 
 /// What there is to say when this process ends in an orderly way.
-pub(crate) fn last_words(kind: PlaneKind) -> &'static str {
+pub(crate) fn last_words(kind: PlaneKind, name: &str) -> &'static str {
+    if kind != PlaneKind::P4 && !KernelPlane::forwards(&pin_directory(name)) {
+        return "stopping; nothing goes on: no program is on an interface";
+    }
     // Nothing of a switch is pinned.
     let lasting = if kind == PlaneKind::P4 { Lasting::Stays } else { lasting() };
     match lasting {
@@ -131,6 +141,93 @@ fn others(own: u32, device: &str) -> bool {
     let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut others = names.filter(|name| name.parse::<u32>().is_ok_and(|other| other != own));
     others.any(|name| mounts_of(&name).is_some_and(|mounts| has(&mounts, device)))
+}
+
+impl<P: Plane> Engine<P> {
+    /// Looks whether all that this run has attached and pinned is in its place: somebody may have detached the program,
+    /// or removed pins, and without them packets are balanced by nobody, or only until this process ends. What is
+    /// gone is made anew.
+    pub(super) fn hold_on(&mut self) {
+        // Nothing is attached yet.
+        if self.is_learning() {
+            return;
+        }
+        let names = self.config.balancer.interfaces.clone();
+        let pins = pin_directory(&self.config.balancer.name);
+        let mut taken = self.plane.taken_away(&names);
+        let unlocked = self.name.as_ref().is_some_and(|name| !name.is_of(&pins));
+        if unlocked && taken.pins.is_none() {
+            taken.pins = Some(format!("{} is another directory", pins.display()));
+        }
+        if taken.is_nothing() {
+            if self.network.taken.take().is_some() {
+                info!("what was taken away from outside is in its place again");
+            }
+            return;
+        }
+        let done = self.take_again(&names, &pins, unlocked);
+        let still = self.plane.taken_away(&names);
+        let is_off = |name: &String| still.interfaces.iter().any(|(off, _)| off == name);
+        for (interface, found) in taken.interfaces.iter().filter(|(name, _)| !is_off(name)) {
+            warn!(interface, found, "the program was taken off from outside; it is attached again");
+        }
+        self.attached.retain(|one| !is_off(&one.interface));
+        let Err(failure) = done else {
+            if let Some(found) = &taken.pins {
+                warn!(found, "pins were removed from outside; they are made again");
+            }
+            self.network.taken = None;
+            return;
+        };
+        let said = words(if still.is_nothing() { &taken } else { &still }, &failure);
+        if self.network.taken.as_ref() != Some(&said) {
+            error!("{said}");
+        }
+        self.network.taken = Some(said);
+    }
+
+    fn take_again(
+        &mut self,
+        names: &[String],
+        pins: &Path,
+        unlocked: bool,
+    ) -> Result<(), EngineError> {
+        // Of what is not the kernel's nothing is pinned.
+        if self.name.is_some() {
+            mount()?;
+            fs::create_dir_all(pins).map_err(|source| StoreError::Io {
+                doing: "create",
+                path: pins.to_owned(),
+                source,
+            })?;
+            if unlocked {
+                // Another one may have taken the name meanwhile.
+                self.name = Some(NameLock::acquire(pins)?);
+            }
+            if let Err(error) = note(pins, &self.config.balancer.run_dir) {
+                warn!(%error, "a start over a file that is gone will not find this instance");
+            }
+        }
+        let pinned = self.plane.put_back().plane();
+        // Whatever cannot be pinned: packets are to be balanced.
+        self.attached = self.plane.reattach(names, attachment(&self.config)).plane()?;
+        self.tell_members(names, &neigh::interfaces().unwrap_or_default())?;
+        pinned
+    }
+}
+
+/// What was taken away and could not be made anew, in words.
+fn words(taken: &TakenAway, failure: &EngineError) -> String {
+    let off = taken.interfaces.iter().map(|(name, found)| {
+        format!(
+            "{name}: the program was taken off from outside ({found}): its packets are not balanced"
+        )
+    });
+    let pins = taken.pins.iter().map(|found| {
+        format!("pins were removed from outside ({found}): forwarding ends with the control plane")
+    });
+    let all: Vec<String> = off.chain(pins).collect();
+    format!("{}; it cannot be put back, and is tried again: {failure}", all.join("; "))
 }
 
 #[cfg(test)]

@@ -105,6 +105,8 @@ impl<P: Plane> Engine<P> {
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
+        // Who has removed pins, and reloads, finds them again.
+        self.hold_on();
         // What is refused anyway is refused before memory is made for it.
         self.refuses(&config, breaking)?;
         self.grow(&config)?;

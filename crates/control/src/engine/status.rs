@@ -686,6 +686,8 @@ impl<P: Plane> Engine<P> {
                 .cloned()
                 .chain(self.host_warnings())
                 .chain(slowed.map(|a| slow(&a.interface)))
+                .chain(self.network.taken.clone())
+                .chain(self.network.gone(&self.config.balancer.interfaces))
                 .chain(self.unfollowed.iter().map(|why| {
                     format!("the file was refused at the last SIGHUP, and the one before is in force: {why}")
                 }))

@@ -28,6 +28,7 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 mod between;
 mod discover;
 mod half_open;
+mod kept;
 mod lent;
 mod lines;
 mod loads;
@@ -40,6 +41,7 @@ mod refusals;
 mod reload;
 mod shares;
 mod sources;
+mod taken;
 
 use shares::usual_check;
 

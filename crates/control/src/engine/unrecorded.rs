@@ -80,6 +80,13 @@ impl Unrecorded {
         }
     }
 
+    /// The file is gone; without any there is none.
+    pub fn write_anew(&mut self, now: u32) {
+        if self.told != Told::default() {
+            self.write(now);
+        }
+    }
+
     /// What `weir status` says of them.
     pub fn said(&self, now: u32) -> Option<String> {
         let open = self.open();

@@ -576,6 +576,7 @@ impl<P: Plane> Engine<P> {
                  for a moment; tried again every second: {why}"
             ));
         }
+        found.extend(self.unkept.clone());
         if let Some((what, _)) = &self.unsaved {
             found.push(format!("{what}; a control plane that dies now forgets changes"));
         }

@@ -12,7 +12,7 @@
 //! the two files) it says nothing. What is there of a record that was not written to its end is no
 //! record, and the next one takes its place. The checksum covers the position too.
 
-use super::{Document, StoreError, create, not_ours, rename};
+use super::{Document, StoreError, create, is_at, is_gone, not_ours, rename};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -106,6 +106,18 @@ impl Journal {
     /// Whether the document is to be written anew before anything is appended.
     pub fn is_to_be_rewritten(&self) -> bool {
         self.written.is_none()
+    }
+
+    /// Whether somebody has removed what it has written.
+    pub fn is_gone(&self) -> bool {
+        let log = self.log.as_ref();
+        self.written.is_some() && is_gone(&self.document)
+            || log.is_some_and(|log| !is_at(&log.file, &log_of(&self.document)))
+    }
+
+    /// Has the document be written anew before anything is appended.
+    pub fn begin_anew(&mut self) {
+        (self.log, self.written) = (None, None);
     }
 
     /// Whether there are so many changes that writing the document anew pays.

@@ -21,7 +21,7 @@ use memmap2::{MmapMut, MmapOptions};
 use weir_host::files;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{StoreError, create, left_out, rename};
+use super::{StoreError, create, is_at, left_out, rename};
 use weir_host::files::beside;
 
 const MAGIC: &[u8; 8] = b"WEIRLOG\0";
@@ -279,6 +279,11 @@ impl StateLog {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the file is still there: somebody may have removed it.
+    pub fn is_in_place(&self) -> bool {
+        is_at(&self.file, &self.path)
     }
 
     /// Records in the file, dead ones included.

@@ -56,7 +56,7 @@ const QUEUES: &str = "queues";
 const SOCKETS: &str = "sockets";
 pub(super) const KEPT: [&str; 4] = [PAGE, LANES, QUEUES, SOCKETS];
 /// The map of the program behind; its pin has the map's number after this.
-const BEHIND: &str = "behind";
+pub(super) const BEHIND: &str = "behind";
 pub(super) const BEHIND_PREFIX: &str = "behind-";
 
 /// Maps that the program has for itself, unless they are pinned.
@@ -342,8 +342,16 @@ impl KernelPlane {
         Ok(())
     }
 
+    /// Lets the plane in user space have no more packets, and waits for its end: its page is not pinned any more.
+    ///
+    /// # Errors
+    /// If it does not let go.
+    pub(super) fn leave_front(&self) -> Result<(), Error> {
+        self.front.as_ref().map_or(Ok(()), |front| front.page.send_away())
+    }
+
     /// The pin of the map that the program in front goes on by.
-    fn behind_pin(&self, directory: &Path) -> Result<Option<PathBuf>, Error> {
+    pub(super) fn behind_pin(&self, directory: &Path) -> Result<Option<PathBuf>, Error> {
         if self.front.is_none() {
             return Ok(None);
         }

@@ -60,6 +60,13 @@ impl KernelPlane {
         FAMILIES.iter().any(|(family, _)| pin(family).exists())
     }
 
+    /// Whether all of it is pinned.
+    pub fn is_wholly_guarded(&self) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        let pin = |family: &str| directory.join(format!("{GUARD_PREFIX}{family}"));
+        FAMILIES.iter().all(|(family, _)| pin(family).exists())
+    }
+
     /// The program over this plane's table of services.
     fn load_guard(&self) -> Result<Object, Error> {
         let mut open = ObjectBuilder::default()

@@ -230,6 +230,7 @@ impl KernelPlane {
             stamp,
             object: None,
             shared: shared.collect::<Result<_, _>>()?,
+            kept: super::taken::kept(object)?,
             tracing: None,
             lost: None,
             hops: OnceLock::new(),

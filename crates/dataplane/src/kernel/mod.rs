@@ -25,6 +25,7 @@ mod publish;
 mod resize;
 mod size;
 mod stamp;
+mod taken;
 mod trace;
 mod translations;
 
@@ -98,6 +99,8 @@ pub struct KernelPlane {
     object: Option<Vec<u8>>,
     /// Its maps that are not pinned and that another program over this memory is to have, too.
     shared: Vec<(&'static str, MapHandle)>,
+    /// Its maps that are pinned: some are only mapped otherwise, and could not be pinned again.
+    kept: Vec<taken::Kept>,
     /// Somebody looks at packets.
     tracing: Option<trace::Tracing>,
     /// Who counts frames that are lost on their way out, if the kernel tells.

@@ -68,6 +68,18 @@ impl KernelPlane {
     }
 }
 
+impl KernelPlane {
+    /// Whether packets go by what is pinned in a directory: a link there is on an interface.
+    pub fn forwards(directory: &Path) -> bool {
+        let Ok(entries) = fs::read_dir(directory) else { return false };
+        let is_link = |name: &str| name.starts_with(LINK_PREFIX);
+        let mut links =
+            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_link));
+        // One that cannot be looked at may be.
+        links.any(|entry| !look_at(&entry.path()).is_ok_and(|(number, _)| number == 0))
+    }
+}
+
 fn own_macs(directory: &Path, plan: Option<&Plan>) -> Result<Vec<[u8; 6]>, Error> {
     let pin = pin_of(directory, "control");
     let what = || format!("read {}", pin.display());

@@ -103,6 +103,11 @@ impl Program {
         Ok(info.info.id)
     }
 
+    /// The names of its pins, once it is kept.
+    pub fn pins(&self) -> Result<[String; 2], Error> {
+        Ok([self.pin_name()?, format!("{ENTRY_PREFIX}{}", self.number()?)])
+    }
+
     fn pin_name(&self) -> Result<String, Error> {
         Ok(format!("{PREFIX}{}", self.number()?))
     }

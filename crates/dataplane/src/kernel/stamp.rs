@@ -1,15 +1,18 @@
 //! What pinned memory is made of, written beside it, so that no other version of weir takes it for
 //! its own.
 
+use super::KernelPlane;
 use super::convert::Described;
 use super::load::missing;
 use crate::error::{Context, Error};
+use crate::link;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use weir_steering::MethodId;
 
@@ -129,6 +132,7 @@ impl Other {
             found: self.layout(),
             expected: Layout::own(),
             why: why.into(),
+            forwards: KernelPlane::forwards(&self.directory),
         }
     }
 
@@ -253,6 +257,22 @@ impl Stamp {
             describe(DESCRIBED, directory)?;
         }
         Ok(self)
+    }
+
+    /// Pins stamp and description again where they are gone: the description first, as without a stamp nothing goes by
+    /// it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn put_back(&self, directory: &Path) -> Result<(), Error> {
+        if !directory.join(TEXT_PIN).exists() {
+            describe(DESCRIBED, directory)?;
+        }
+        let pin = directory.join(STAMP_PIN);
+        if !pin.exists() {
+            link::pin_fd(&self.map.as_fd(), &pin)?;
+        }
+        Ok(())
     }
 
     /// Notes that there may be tables of a method from now on.

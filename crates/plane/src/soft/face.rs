@@ -12,7 +12,7 @@ use crate::listen::Listen;
 use crate::pipeline;
 use crate::plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Outcomes, Plane, PrepareResize,
-    ReadConnections, SeenFlows, TooManyMacs, TrackedFlows, Translations,
+    ReadConnections, SeenFlows, TakenAway, TooManyMacs, TrackedFlows, Translations,
 };
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Sample, Samples, TraceCounts, Wanted};
@@ -727,9 +727,22 @@ impl Plane for Soft {
     ) -> Result<Vec<Attached>, SoftError> {
         self.ask(Operation::Attach)?;
         self.attached = interfaces.to_vec();
+        self.taken.interfaces.clear();
         let generic = how == Attachment::Generic;
         let attached = |name: &String| Attached { interface: name.clone(), generic };
         Ok(interfaces.iter().map(attached).collect())
+    }
+
+    fn taken_away(&self, interfaces: &[String]) -> TakenAway {
+        let mut taken = self.taken.clone();
+        taken.interfaces.retain(|(name, _)| interfaces.contains(name));
+        taken
+    }
+
+    fn put_back(&mut self) -> Result<(), SoftError> {
+        self.ask(Operation::Attach)?;
+        self.taken.pins = None;
+        Ok(())
     }
 
     fn hand_on(&mut self, _: Option<&Path>) -> Result<(), SoftError> {

@@ -123,6 +123,13 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// What says when the fleet was followed last is gone, and is written with the next look.
+    pub(in crate::engine) fn note_apart_anew(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.apart.written = None;
+        }
+    }
+
     /// Whether it has not followed its fleet for so long that its routes are to be withdrawn.
     pub(in crate::engine) fn is_apart(&self) -> bool {
         let fleet = self.fleet.as_ref().zip(self.withdraw_after());

@@ -32,7 +32,7 @@ impl<P: Plane> Engine<P> {
         if self.resumed && forwards && self.document.services.is_empty() && !breaking {
             let (name, run_dir) = (&config.balancer.name, config.balancer.run_dir.display());
             return Err(EngineError::Conflict(format!(
-                "the data plane of {name} goes on from an earlier run, and {run_dir} has nothing of that run: is it \
+                "the data plane of {name} is that of an earlier run, and {run_dir} has nothing of that run: is it \
                  another run_dir, or was it emptied? Most connections would be unknown, and break with the next \
                  change; nothing has changed. Give it back, begin anew with weir unload --name {name}, or take over \
                  with --break-connections"

@@ -1,0 +1,135 @@
+//! What a restart goes on from stands in the run directory (and in the state directory, if that is another). Somebody
+//! may clear it away while weir runs: nothing that is written to files without names is found again, and a start
+//! would know no connection.
+
+use super::{Engine, EngineError, tolerate};
+use crate::config::Config;
+use crate::history;
+use crate::store::{RunLock, is_gone};
+use std::path::{Path, PathBuf};
+use tracing::{error, info, warn};
+use weir_host::files;
+use weir_plane::Plane;
+
+/// So many names of files are said.
+const NAMED: usize = 3;
+
+impl<P: Plane> Engine<P> {
+    /// Looks whether all that was written down is there, and writes it anew if it is not.
+    pub(super) fn look_at_kept(&mut self) {
+        let gone = self.gone_files();
+        if gone.is_empty() {
+            if self.unkept.take().is_some() {
+                info!("what a restart goes on from is written down again");
+            }
+            return;
+        }
+        let what = words(&gone, &self.config.balancer.run_dir);
+        let written = self.write_anew();
+        let failure = match written {
+            Err(failure) => failure.to_string(),
+            Ok(()) if self.gone_files().is_empty() => {
+                warn!(
+                    "{what}: somebody has removed it; what a restart goes on from is written anew"
+                );
+                self.unkept = None;
+                return;
+            }
+            Ok(()) => {
+                let unwritten = self.services.values().find_map(|one| one.unwritten.clone());
+                unwritten.unwrap_or_else(|| "not all of it could be written".into())
+            }
+        };
+        let said = format!(
+            "{what}: somebody has removed it, and what a restart goes on from cannot be written anew: {failure}; \
+             tried again"
+        );
+        if self.unkept.as_ref() != Some(&said) {
+            error!("{said}");
+        }
+        self.unkept = Some(said);
+    }
+
+    /// What was written down and is gone.
+    fn gone_files(&self) -> Vec<PathBuf> {
+        let balancer = &self.config.balancer;
+        let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
+        let mut gone = Vec::new();
+        if !self.locks.0.is_of(run_dir) {
+            gone.push(run_dir.join("lock"));
+        }
+        if self.locks.1.as_ref().is_some_and(|lock| !lock.is_of(&state_dir)) {
+            gone.push(state_dir.join("lock"));
+        }
+        if self.journal.is_gone() {
+            gone.push(run_dir.join(super::document::FILE));
+        }
+        let logs = self.services.values().filter_map(|service| service.log.as_ref());
+        gone.extend(logs.filter(|log| !log.is_in_place()).map(|log| log.path().to_owned()));
+        if self.history.is_gone() {
+            gone.push(state_dir.join("history.json"));
+        }
+        gone.extend(self.drained_file().filter(|file| is_gone(file)));
+        gone
+    }
+
+    /// Writes down anew what is gone.
+    fn write_anew(&mut self) -> Result<(), EngineError> {
+        let (run_dir, state_dir) =
+            (self.config.balancer.run_dir.clone(), self.config.balancer.state_dir());
+        // Another weir may have taken the directory meanwhile, and what is there is its own then.
+        let all = !self.locks.0.is_of(&run_dir);
+        if all {
+            self.locks.0 = RunLock::acquire(&run_dir)?;
+        }
+        if self.locks.1.as_ref().is_some_and(|lock| !lock.is_of(&state_dir)) {
+            self.locks.1 = Some(RunLock::acquire(&state_dir)?);
+        }
+        if self.journal.is_gone() {
+            self.journal.begin_anew();
+            self.save_later();
+        }
+        let now = self.now();
+        for service in self.services.values_mut() {
+            if service.log.as_ref().is_some_and(|log| !log.is_in_place()) {
+                let written = service.rewrite_log(now);
+                service.written(written);
+            }
+        }
+        if let Some(file) = self.drained_file().filter(|file| is_gone(file)) {
+            let written = files::write(&file, b"");
+            written.map_err(|source| crate::store::StoreError::Io {
+                doing: "write",
+                path: file,
+                source,
+            })?;
+        }
+        if self.history.is_gone() {
+            let text = self.fleet_text().or_else(|| Config::text(&self.config_path).ok());
+            let written = self.history.write_anew(text.as_deref());
+            tolerate("write the history anew", written.map_err(EngineError::from));
+        }
+        if all {
+            let noted = history::note(&run_dir, &state_dir);
+            tolerate("note where the history is", noted.map_err(EngineError::from));
+            self.unrecorded.write_anew(now);
+            self.note_apart_anew();
+            // With them the files for the servers.
+            self.tell_all_ids().into_iter().for_each(|failure| warn!(%failure, "QUIC ids"));
+        }
+        Ok(())
+    }
+}
+
+/// Which files are gone, in words.
+fn words(gone: &[PathBuf], run_dir: &Path) -> String {
+    if is_gone(run_dir) {
+        return format!("the run directory {} is gone", run_dir.display());
+    }
+    let named: Vec<String> =
+        gone.iter().take(NAMED).map(|path| path.display().to_string()).collect();
+    let more = gone.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let are = if gone.len() == 1 { "is" } else { "are" };
+    format!("{}{more} {are} gone", named.join(", "))
+}

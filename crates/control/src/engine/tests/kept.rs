@@ -1,0 +1,84 @@
+//! The run directory is cleared away while the engine runs: what a restart goes on from is written anew.
+
+use super::*;
+use crate::store::StateLog;
+use std::fs;
+
+/// The look that comes every `look_every`.
+fn look(world: &mut World) {
+    let mut timers = Timers::new();
+    timers.next_hops.0 -= world.engine.config.balancer.look_every;
+    world.engine.upkeep(&mut timers);
+}
+
+/// The states of the first service, as the next start finds them, and its services.
+fn written(world: World) -> (usize, Vec<String>) {
+    let World { engine, directory, .. } = world;
+    drop(engine);
+    let document = Document::read(directory.path()).expect("whole");
+    let log = directory.path().join("states-a.log");
+    let (_, states) = StateLog::open(log).expect("whole");
+    (states.len(), document.services.into_keys().collect())
+}
+
+fn with_states() -> World {
+    let mut world = World::new(2);
+    world.start(0, 0..50);
+    world.engine.drain_reports().expect("nothing is refused");
+    world.drain("a", "b1").expect("nothing is refused");
+    world
+}
+
+#[test]
+fn a_run_directory_that_is_removed_is_written_anew() {
+    let mut world = with_states();
+    let run_dir = world.directory.path().to_owned();
+    let before = fs::read(run_dir.join(document::FILE)).expect("written");
+    look(&mut world);
+    assert_eq!(fs::read(run_dir.join(document::FILE)).expect("written"), before, "all is there");
+    fs::remove_dir_all(&run_dir).expect("it is there");
+    // What comes meanwhile is not lost.
+    world.start(0, 50..60);
+    world.engine.drain_reports().expect("nothing is refused");
+    look(&mut world);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    // It holds the directory again.
+    assert!(matches!(RunLock::acquire(&run_dir), Err(StoreError::Locked { .. })));
+    world.drain("b", "b2").expect("nothing is refused");
+    world.start(0, 60..65);
+    world.engine.drain_reports().expect("nothing is refused");
+    world.check();
+    assert_eq!(written(world), (65, vec!["a".to_owned(), "b".to_owned()]));
+}
+
+#[test]
+fn single_files_that_are_removed_are_written_anew() {
+    for file in [document::FILE, "runtime.log", "states-a.log", "lock"] {
+        let mut world = with_states();
+        let path = world.directory.path().join(file);
+        fs::remove_file(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        look(&mut world);
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{file}");
+        world.start(0, 50..55);
+        world.engine.drain_reports().expect("nothing is refused");
+        world.check();
+        assert_eq!(written(world), (55, vec!["a".to_owned(), "b".to_owned()]), "{file}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_anew_is_said_until_it_can() {
+    let mut world = with_states();
+    let run_dir = world.directory.path().to_owned();
+    fs::remove_dir_all(&run_dir).expect("it is there");
+    fs::write(&run_dir, "in the way").expect("its parent is there");
+    for _ in 0..2 {
+        look(&mut world);
+        let said = world.warnings().join("; ");
+        assert!(said.contains("cannot be written anew") && said.contains("lock"), "{said}");
+    }
+    fs::remove_file(&run_dir).expect("it is there");
+    look(&mut world);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert_eq!(written(world), (50, vec!["a".to_owned(), "b".to_owned()]));
+}

@@ -1,0 +1,166 @@
+//! Pins that somebody removes, and a program that somebody detaches, under a running balancer: it attaches and pins
+//! again, says what it has found, and connections go on.
+
+mod common;
+
+use common::WEB4;
+use serde_json::Value;
+use std::fs;
+use weir_lab::{Balancer, Lab};
+
+/// What `weir doctor` says of interfaces that have the program, or have it not.
+fn attached(lab: &Lab, balancer: &Balancer) -> Vec<Value> {
+    let config = balancer.config().display().to_string();
+    let output = common::weir_in(lab, &["doctor", "--config", &config, "--json"]);
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    findings.into_iter().filter(|one| one["check"] == "attached").collect()
+}
+
+fn assert_attached(lab: &Lab, balancer: &Balancer, verdict: &str) {
+    let found = attached(lab, balancer);
+    assert!(!found.is_empty() && found.iter().all(|one| one["verdict"] == verdict), "{found:#?}");
+}
+
+/// The names of all that is pinned: some have a number of the program's, which stays the same while it is held.
+fn pinned(balancer: &Balancer) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(balancer.pins()) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn pins_that_are_removed_are_made_again() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start_with(&lab, "look_every = \"1s\"\n");
+    let mut held = common::hold_both(&lab, 60);
+    let before = pinned(&balancer);
+    fs::remove_dir_all(balancer.pins()).unwrap();
+    common::eventually("its pins are there again", || pinned(&balancer) == before);
+    common::eventually("its program is attached again", || {
+        attached(&lab, &balancer).iter().all(|one| one["verdict"] == "ok")
+    });
+    assert_attached(&lab, &balancer, "ok");
+    common::assert_unbroken(&mut held, "after its pins were removed", &balancer);
+    held.extend(common::hold_both(&lab, 20));
+    let log = common::log(&balancer);
+    assert!(log.contains("pins were removed from outside"), "{log}");
+    assert!(
+        log.contains("the program was taken off from outside") && log.contains("eth0"),
+        "{log}"
+    );
+    assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
+    // One that runs is still known by its pins, and is gone on from by the next.
+    let config = balancer.config().display().to_string();
+    let second = common::weir_in(&lab, &["unload", "--config", &config]);
+    assert!(!second.status.success(), "{}", common::stdout(&second));
+    common::kill_and_launch(&lab, &balancer, &mut held, "after a restart");
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+    // A map that is only mapped, the stamp, and a guard.
+    for name in ["tables", "layout", "guard-ipv4"] {
+        if fs::remove_file(balancer.pins().join(name)).is_ok() {
+            common::eventually("the pin is there again", || balancer.pins().join(name).exists());
+        }
+    }
+    common::kill_and_launch(&lab, &balancer, &mut held, "after another restart");
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+}
+
+#[test]
+fn a_program_that_is_detached_is_attached_again() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start_with(&lab, "look_every = \"1s\"\n");
+    let mut held = common::hold(&lab, WEB4, 40);
+    let pin = balancer.pins().join("link-eth0");
+    let said = "the program was taken off from outside";
+    for (round, by) in ["bpf_link_detach", "unlink"].into_iter().enumerate() {
+        match by {
+            "unlink" => fs::remove_file(&pin).unwrap(),
+            _ => libbpf_rs::Link::open(&pin).unwrap().detach().unwrap(),
+        }
+        common::eventually("it is said", || common::log(&balancer).matches(said).count() > round);
+        assert_attached(&lab, &balancer, "ok");
+        common::assert_unbroken(&mut held, by, &balancer);
+        held.extend(common::hold(&lab, WEB4, 10));
+    }
+    assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
+}
+
+/// `weir doctor` fails while nobody has looked yet, and a reload looks at once.
+#[test]
+fn doctor_fails_for_what_was_taken_away_and_a_reload_puts_it_back() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let pin = balancer.pins().join("link-eth0");
+    assert_attached(&lab, &balancer, "ok");
+    libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
+    assert_attached(&lab, &balancer, "fail");
+    common::command(&balancer, "reload");
+    assert_attached(&lab, &balancer, "ok");
+    fs::remove_dir_all(balancer.pins()).unwrap();
+    assert_attached(&lab, &balancer, "fail");
+    common::command(&balancer, "reload");
+    // The kernel ends the link before some time later than its pin.
+    common::eventually("it is attached", || {
+        let found = attached(&lab, &balancer);
+        let well = !found.is_empty() && found.iter().all(|one| one["verdict"] == "ok");
+        well || {
+            common::command(&balancer, "reload");
+            false
+        }
+    });
+    assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
+}
+
+/// An interface of the file that goes is said as long as it is away.
+#[test]
+fn an_interface_that_is_renamed_is_said() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1s\"\n");
+    let is_said = || {
+        let status = balancer.status().unwrap();
+        let said = status["warnings"].to_string().contains("eth0 of balancer.interfaces is gone");
+        let attached = status["interfaces"].as_array().unwrap().len();
+        (said, attached)
+    };
+    assert_eq!(is_said(), (false, 1));
+    let rename = |from: &str, to: &str| {
+        for line in [format!("{from} down"), format!("{from} name {to}"), format!("{to} up")] {
+            common::sh(lab.balancer(), &format!("ip link set {line}"));
+        }
+    };
+    rename("eth0", "eth7");
+    common::eventually("it is said", || is_said() == (true, 0));
+    rename("eth7", "eth0");
+    common::eventually("it is back", || is_said() == (false, 1));
+    assert_attached(&lab, &balancer, "ok");
+}
+
+/// What a process says at its end, and what a start says that is refused, goes by what is there.
+#[test]
+fn nothing_is_said_to_go_on_that_does_not() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let (goes_on, nothing) = ("stopping; the data plane goes on", "stopping; nothing goes on");
+    balancer.stop(common::PATIENCE);
+    let log = common::log(&balancer);
+    assert!(log.contains(goes_on) && !log.contains(nothing), "{log}");
+    balancer.launch().unwrap();
+    libbpf_rs::Link::open(balancer.pins().join("link-eth0")).unwrap().detach().unwrap();
+    balancer.stop(common::PATIENCE);
+    let log = common::log(&balancer);
+    assert!(log.contains(nothing), "{log}");
+    // Memory without its stamp is another version's, for all that is known.
+    fs::remove_file(balancer.pins().join("layout")).unwrap();
+    let config = balancer.config().display().to_string();
+    let refused = common::weir_in(&lab, &["run", "--config", &config]);
+    let said = common::stderr(&refused);
+    assert!(!refused.status.success() && said.contains("It was left as it is, on no"), "{said}");
+    assert!(!said.contains("goes on"), "{said}");
+}

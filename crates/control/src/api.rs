@@ -22,6 +22,7 @@ mod client;
 mod grpc;
 mod guard;
 mod openapi;
+mod rest;
 mod server;
 mod socket;
 pub mod wait;

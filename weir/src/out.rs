@@ -3,7 +3,7 @@
 //! A reader who goes away (`weir status | head -3`) has seen enough: the command ends at once,
 //! without a word, with the status that a shell shows for a program that SIGPIPE has ended. The
 //! signal itself stays ignored, because connections to backends and to an instance may end too.
-//! An output that takes no more, as on a full disk, ends the command with a message and status 1.
+//! An output that takes no more, as on a full disk, or is none (`>&-`), ends the command with a message and status 1.
 //! Ending here drops nothing: what a command made in the kernel is gone before it prints.
 
 use serde::Serialize;
@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process;
 use weir_control::doctor::{self, Finding};
+use weir_control::stdio;
 
 /// The status of a command whose reader has gone: 128 + SIGPIPE.
 pub const READER_GONE: i32 = 141;
@@ -94,6 +95,10 @@ pub fn causes(error: &anyhow::Error) -> String {
 }
 
 fn write(text: std::fmt::Arguments<'_>) {
+    if stdio::stdout_was_closed() {
+        complain("standard output: it is closed");
+        process::exit(1);
+    }
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
         if error.kind() != ErrorKind::BrokenPipe {

@@ -36,6 +36,13 @@ fn refusals_have_words_and_statuses() {
         ("backend add web4 b9 10.77.0.100", INVALID, "is the vip of service web4 itself"),
         ("backend add web4 b1 10.77.2.9", CONFLICT, "already has a backend b1"),
         ("backend add web4 b9 10.77.2.1", CONFLICT, "has address 10.77.2.1"),
+        ("backend add web4 b9 0.0.0.0", INVALID, "is not the address of one host"),
+        ("backend add web4 b9 255.255.255.255", INVALID, "is not the address of one host"),
+        ("source deny web4 fd00::/8", INVALID, "service web4 has addresses of IPv4 only"),
+        ("source allow web6 192.0.2.0/24", INVALID, "service web6 has addresses of IPv6 only"),
+        ("explain tcp 10.77.1.1 10.77.0.100:80", INVALID, "such as 192.0.2.7:4711"),
+        ("rollback last", INVALID, "`weir rollback` without one goes back to the file before"),
+        ("history rollback", INVALID, "`weir rollback` without one goes back to the file before"),
         ("backend drain web4 b7", NOT_FOUND, "service web4 has no backend b7"),
         ("backend drain web9 b1", NOT_FOUND, "there is no service web9"),
         (
@@ -51,6 +58,10 @@ fn refusals_have_words_and_statuses() {
         assert!(said.contains(words), "{line}: {said}");
         assert!(output.stdout.is_empty(), "{line}: {}", stdout(&output));
     }
+    let mut unset = std::process::Command::new(common::WEIR);
+    let output = unset.arg("status").env("WEIR_SOCKET", "").output().unwrap();
+    assert_eq!(output.status.code(), Some(INVALID), "{}", stderr(&output));
+    assert!(stderr(&output).contains("unset WEIR_SOCKET"), "{}", stderr(&output));
     let nobody = common::weir(&["status", "--socket", "/nowhere/weir.sock"]);
     assert_eq!(nobody.status.code(), Some(BUSY), "{}", stderr(&nobody));
     assert_eq!(stderr(&nobody).matches("os error 2").count(), 1, "{}", stderr(&nobody));
@@ -135,6 +146,9 @@ fn one_process_runs_an_instance() {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(BUSY), "{arguments:?}: {said}");
         assert!(said.contains("an instance of this name is running"), "{said}");
+        // Another name is no way to unload this one.
+        let stop = said.contains("stop it first") && !said.contains("balancer.name");
+        assert_eq!(stop, arguments[0] == "unload", "{said}");
     }
     common::assert_unbroken(&mut held, "after a second instance of the name", &balancer);
     // Nor does another name help where the interface is taken: it is said by whom.

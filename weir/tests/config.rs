@@ -294,3 +294,66 @@ fn the_example_shows_every_setting() {
     let missing: Vec<&&str> = names.iter().filter(|name| !shown(name)).collect();
     assert!(missing.is_empty(), "not in examples/weir.toml: {missing:?}");
 }
+
+/// Nothing listens where something else does, nor where packets are a service's.
+#[test]
+fn listeners_and_services_have_places_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    let name = path.to_str().unwrap();
+    let check = |metrics: &str, web: &str, service: &str| {
+        let lines = format!("interfaces = [\"eth0\"]\nmetrics = \"{metrics}\"\nweb = \"{web}\"");
+        let text = GOOD.replace("interfaces = [\"eth0\"]", &lines).replace("port = 80", service);
+        fs::write(&path, text).unwrap();
+        common::weir(&["check", name])
+    };
+    for (metrics, web, service) in [
+        ("127.0.0.1:9469", "127.0.0.1:8080", "port = 80"),
+        ("127.0.0.1:80", "10.0.0.1:81", "port = 80"),
+        ("10.0.0.2:80", "10.0.0.2:81", "port = 80"),
+        ("0.0.0.0:9469", "0.0.0.0:8080", "any_port = true\ncheck.enabled = false"),
+        ("0.0.0.0:9469", "[fd00::1]:9469", "port = 80"),
+        ("10.0.0.1:53", "10.0.0.1:54", "port = 53\nprotocol = \"udp\"\ncheck.enabled = false"),
+    ] {
+        let output = check(metrics, web, service);
+        assert!(output.status.success(), "{metrics} {web} {service}: {}", stderr(&output));
+    }
+    for (metrics, web, service, line, words) in [
+        (
+            "127.0.0.1:8080",
+            "127.0.0.1:8080",
+            "port = 80",
+            4,
+            "balancer: web: 127.0.0.1:8080 is taken by balancer: metrics on line 3; give it another",
+        ),
+        (
+            "0.0.0.0:8080",
+            "127.0.0.1:8080",
+            "port = 80",
+            4,
+            "is taken by balancer: metrics on line 3, which is 0.0.0.0:8080",
+        ),
+        (
+            "10.0.0.9:8080",
+            "[::]:8080",
+            "port = 80",
+            4,
+            "is taken by balancer: metrics on line 3, which is 10.0.0.9:8080",
+        ),
+        (
+            "10.0.0.1:80",
+            "127.0.0.1:8080",
+            "port = 80",
+            3,
+            "balancer: metrics: 10.0.0.1:80 is taken by service \"web\" on line 9, which gets packets to \
+             10.0.0.1 tcp port 80",
+        ),
+        ("0.0.0.0:80", "127.0.0.1:8080", "port = 80", 3, "is taken by service \"web\" on line 9"),
+        ("127.0.0.1:9", "[::]:85", "port = \"80-89\"\ncheck.port = 80", 4, "tcp ports 80-89"),
+        ("10.0.0.1:9", "127.0.0.1:8", "any_port = true\ncheck.enabled = false", 3, "tcp any port"),
+    ] {
+        let output = check(metrics, web, service);
+        assert_failed(&output);
+        assert_says(&stderr(&output), &format!("{name}:{line}"), &[words]);
+    }
+}

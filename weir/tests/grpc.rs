@@ -354,11 +354,12 @@ fn head(path: &str) -> Vec<u8> {
     parts.concat()
 }
 
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
 /// Clients that begin, and do not go on.
 fn slow() -> Vec<Vec<u8>> {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    const END_STREAM: u8 = 1;
-    const END_HEADERS: u8 = 4;
     let settings = frame(4, 0, 0, &[]);
     // A window of nothing: no answer can be sent.
     let closed = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
@@ -471,4 +472,82 @@ fn slow_and_half_open_clients_keep_nobody_waiting() {
     assert_eq!(answered, 5);
     assert!(balancer.status().is_ok());
     assert!(!common::log(&balancer).contains("panicked"), "{}", common::log_tail(&balancer, 40));
+}
+
+/// The next frame that comes: its kind, its flags and its stream.
+fn read_frame(stream: &mut UnixStream) -> (u8, u8, u32) {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).expect("a frame");
+    let mut body = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    stream.read_exact(&mut body).expect("all of a frame");
+    (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]))
+}
+
+/// The frames of stream 1 up to the answer to a ping.
+fn before_ping(stream: &mut UnixStream) -> Vec<(u8, u8)> {
+    const PING: u8 = 6;
+    stream.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
+    let mut frames = Vec::new();
+    loop {
+        match read_frame(stream) {
+            (PING, 1, 0) => return frames,
+            (kind, flags, 1) => frames.push((kind, flags)),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn refusals_by_http2_come_after_all_that_is_sent() {
+    const RESET: u8 = 3;
+    let _alone = common::alone();
+    let lab = common::lab(1);
+    let balancer = start_with(&lab, "");
+    let refused = ["/v1/nonsense", "/weir.v1.Balancer/Nonsense"];
+    let begin = |path: &str| {
+        let mut stream = UnixStream::connect(balancer.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let asked = frame(1, END_HEADERS, 1, &head(path));
+        let begun = [PREFACE, &frame(4, 0, 0, &[]), &asked, &frame(0, 0, 1, b"some")].concat();
+        stream.write_all(&begun).unwrap();
+        stream
+    };
+    let ends = |(kind, flags): &(u8, u8)| [0, 1].contains(kind) && flags & END_STREAM != 0;
+    for path in refused {
+        let mut stream = begin(path);
+        std::thread::sleep(Duration::from_millis(500));
+        let early = before_ping(&mut stream);
+        assert!(!early.iter().any(|(kind, _)| [0, 1, RESET].contains(kind)), "{path}: {early:?}");
+        stream.write_all(&frame(0, END_STREAM, 1, b"more")).unwrap();
+        let mut frames = Vec::new();
+        while !frames.iter().any(ends) {
+            frames.extend(before_ping(&mut stream));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        frames.extend(before_ping(&mut stream));
+        assert!(!frames.iter().any(|(kind, _)| *kind == RESET), "{path}: {frames:?}");
+    }
+    // Nobody is waited for without end.
+    let mut stream = begin(refused[0]);
+    let mut frames = Vec::new();
+    while !frames.iter().any(ends) {
+        frames.extend(before_ping(&mut stream));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // As curl sees it, which takes an answer before the end for an error: a path that there is not, and too much.
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    fs::write(&large, vec![b'x'; 600 << 10]).unwrap();
+    for (path, wanted) in [("/v1/nonsense", "404"), ("/v1/explain", "413")] {
+        let output = Command::new("curl")
+            .args(["-sS", "--http2-prior-knowledge", "-m", "60", "-o", "/dev/null"])
+            .args(["-w", "%{http_code}", "-H", "Content-Type: application/json"])
+            .args(["--data-binary", &format!("@{}", large.display()), "--unix-socket"])
+            .arg(balancer.socket())
+            .arg(format!("http://localhost{path}"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{path}: {}", stderr(&output));
+        assert_eq!(stdout(&output), wanted, "{path}");
+    }
 }

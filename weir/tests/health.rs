@@ -547,7 +547,8 @@ fn maintenance_comes_and_goes_by_the_calendar() {
     };
     assert!(!new(&mut held), "it is in maintenance");
     let said = common::command(&balancer, "backend undrain web4 b1");
-    assert!(said.contains("already") || said.contains("it is in maintenance until"), "{said}");
+    assert!(said.contains("already; it is in maintenance until"), "{said}");
+    assert!(said.contains("change `maintenance` of the backend in the file"), "{said}");
     balancer.kill();
     balancer.launch().unwrap();
     assert!(!new(&mut held), "it is in maintenance, whoever starts");

@@ -332,6 +332,12 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
         ),
         ([vip, ["--backend", "fd00::1"]].concat(), 2, "are of two families"),
         ([vip, ["--backend", "10.61.0.300"]].concat(), 2, "give an address"),
+        (
+            [["--vip", "10.60.0.100:0"], near].concat(),
+            2,
+            "'--vip <ADDRESS[:PORT]>': 0 is not a port",
+        ),
+        ([vip, ["--backend", "10.61.0.11:0"]].concat(), 2, "0 is not a port: give 1 to 65535"),
         ([vip, far, ["--forward", "l2"]].concat(), 1, "is behind the router 10.61.0.12"),
         ([vip, near, ["--interface", "eth9"]].concat(), 1, "there is no interface eth9"),
     ] {

@@ -53,13 +53,17 @@ impl Limits {
         )
     }
 
-    /// Writes them into the file, in place of those that it has.
-    fn write(&self, balancer: &Balancer) {
+    /// The file with them in place of those that it has.
+    fn text(&self, balancer: &Balancer) -> String {
         let text = fs::read_to_string(balancer.config()).unwrap();
         let (before, rest) = text.split_once("[limits]").unwrap();
         let (_, services) = rest.split_once("\n[[service]]").unwrap();
-        let text = format!("{before}{}\n[[service]]{services}", self.lines());
-        fs::write(balancer.config(), text).unwrap();
+        format!("{before}{}\n[[service]]{services}", self.lines())
+    }
+
+    /// Writes them into the file.
+    fn write(&self, balancer: &Balancer) {
+        fs::write(balancer.config(), self.text(balancer)).unwrap();
     }
 
     /// Expects that they are in force, and that nothing is left to be done.
@@ -209,6 +213,39 @@ fn while_limits_change_checks_count_and_questions_are_answered() {
         seen
     });
     assert!(seen, "a reload with other limits keeps checks and questions waiting");
+}
+
+/// Operators who change limits at once: one comes after the other, and none is refused for it.
+#[test]
+fn changes_of_limits_at_once_wait_for_each_other() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = start(&lab, "concury", &SMALL);
+    let mut held = common::hold_both(&lab, 60);
+    let folder = tempfile::tempdir().unwrap();
+    let wanted = [SMALL, LARGE, Limits { backends: 60, ..LARGE }];
+    let files: Vec<String> = wanted
+        .iter()
+        .enumerate()
+        .map(|(number, limits)| {
+            let file = folder.path().join(format!("{number}.toml"));
+            fs::write(&file, limits.text(&balancer)).unwrap();
+            file.display().to_string()
+        })
+        .collect();
+    for round in 0..3 {
+        thread::scope(|scope| {
+            let balancer = &balancer;
+            for file in &files {
+                scope.spawn(move || common::command(balancer, &format!("apply {file}")));
+            }
+        });
+        common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
+    }
+    LARGE.write(&balancer);
+    common::command(&balancer, "reload");
+    LARGE.assert_in_force(&balancer, "at the end");
+    change_pools(&balancer, &mut held, 1);
 }
 
 /// Also a start with a changed file takes the limits over, from whatever a SIGKILL has left.

@@ -126,6 +126,20 @@ fn an_output_that_is_full_is_an_error() {
     }
 }
 
+/// Nobody gets what is written to it.
+#[test]
+fn an_output_that_is_closed_is_an_error() {
+    for (end, code) in [(">&-", 1), (">/dev/null", 0)] {
+        let line = format!("exec \"$0\" schema {end}");
+        let output =
+            Command::new("sh").args(["-c", &line, WEIR]).output().expect("running a shell");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{end}: {text}");
+        let said = text == "weir: standard output: it is closed\n";
+        assert_eq!(said, code != 0, "{end}: {text}");
+    }
+}
+
 /// Answers each request at a socket with the same text.
 fn answer_at(path: &Path, times: usize, body: &'static str) -> thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).expect("a socket");

@@ -40,7 +40,10 @@ pub use lab::{ChurnOptions, CompareOptions, LabCommand, LabOptions, LabVerb};
 pub use laboratory::{ReproduceOptions, SimOptions};
 pub use pki::{PkiRole, PkiVerb, Place};
 
-use values::{address_and_port, list_time, load, look_every, name, patience, plane_kind, weight};
+use values::{
+    address_and_port, change, flow_end, list_time, load, look_every, name, patience, plane_kind,
+    socket, weight,
+};
 
 /// What a command ends with.
 const STATUS: &str = "\
@@ -98,7 +101,7 @@ pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
 #[derive(Args, Clone)]
 pub struct Instance {
     /// Socket of the instance to talk to.
-    #[arg(long, global = true, env = "WEIR_SOCKET", default_value = USUAL_SOCKET)]
+    #[arg(long, global = true, env = "WEIR_SOCKET", default_value = USUAL_SOCKET, value_parser = socket())]
     pub socket: PathBuf,
     /// For how long the instance may say nothing, 1s or more: one that does not live any more is given up then.
     #[arg(long, global = true, env = "WEIR_PATIENCE", value_name = "TIME", value_parser = patience,
@@ -325,8 +328,10 @@ pub enum Verb {
         /// tcp, udp or sctp.
         protocol: String,
         /// The client's address and port.
+        #[arg(value_parser = flow_end)]
         source: SocketAddr,
         /// The service's address and port.
+        #[arg(value_parser = flow_end)]
         destination: SocketAddr,
         /// The destination connection id of a QUIC packet, hexadecimal: where that one goes. With udp only.
         #[arg(long, value_name = "HEX")]
@@ -425,6 +430,7 @@ pub enum Verb {
     /// Go back to the file before, or to that of an earlier change.
     Rollback {
         /// Number of the change whose file is to be in force again (weir history).
+        #[arg(value_parser = change)]
         number: Option<u64>,
         /// What the instance must be like.
         #[command(flatten)]
@@ -443,6 +449,7 @@ pub enum Verb {
     /// differs from its file.
     History {
         /// Print the file of this change instead.
+        #[arg(value_parser = change)]
         number: Option<u64>,
         /// Whom to talk to.
         #[command(flatten)]

@@ -1,6 +1,9 @@
 //! How values of options are read.
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 use weir_control::config::PlaneKind;
 
@@ -10,6 +13,30 @@ pub(crate) fn plane_kind(name: &str) -> Result<PlaneKind, String> {
     known.map(|(_, kind)| kind).ok_or_else(|| {
         let names = PlaneKind::ALL.map(|(name, _)| name).join(", ");
         format!("there are {names}")
+    })
+}
+
+/// The socket of an instance, of an option or of the environment.
+pub(crate) fn socket() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text: OsString| match text.is_empty() {
+        true => Err("it is empty: give the path of a socket, or unset WEIR_SOCKET".to_owned()),
+        false => Ok(PathBuf::from(text)),
+    })
+}
+
+/// The number of a change.
+pub(crate) fn change(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        "give the number of a change, as `weir history` lists them; `weir rollback` without one goes back to the \
+         file before"
+            .into()
+    })
+}
+
+/// An end of a flow.
+pub(crate) fn flow_end(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "give an address with a port, such as 192.0.2.7:4711 or [2001:db8::7]:4711".into()
     })
 }
 
@@ -24,7 +51,8 @@ pub(crate) fn address_and_port(text: &str) -> Result<(IpAddr, Option<u16>), Stri
     }
     match text.parse::<SocketAddr>() {
         Ok(address) if address.port() != 0 => Ok((address.ip(), Some(address.port()))),
-        _ => {
+        Ok(address) => Err(format!("0 is not a port: give 1 to 65535, or {} alone", address.ip())),
+        Err(_) => {
             Err("give an address, such as 10.0.0.11, 10.0.0.11:8080 or [2001:db8::11]:8080".into())
         }
     }

@@ -11,7 +11,7 @@
 //! | 409 | `conflict` | it contradicts what is in force, or not the change was the last that was expected |
 //! | 422 | `file` | the configuration file cannot be used |
 //! | 500 | `failed` | it was tried, and failed; `weir status` shows what is tried again |
-//! | 503 | `busy` | the instance is stopping, or there is no room for another stream |
+//! | 503 | `busy` | the instance is stopping or at another change of limits, or there is no room for another stream |
 //!
 //! 405, 408, 413 and 415 are HTTP's own, with the kind `invalid`.
 
@@ -22,6 +22,7 @@ mod client;
 mod grpc;
 mod guard;
 mod openapi;
+mod rest;
 mod server;
 mod socket;
 pub mod wait;

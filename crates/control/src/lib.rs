@@ -24,6 +24,7 @@ mod pace;
 pub mod process;
 pub mod run;
 pub mod snapshot;
+pub mod stdio;
 pub mod store;
 pub mod tables;
 

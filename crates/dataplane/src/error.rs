@@ -102,6 +102,12 @@ pub enum Error {
         /// What does not fit.
         used: String,
     },
+    /// Memory of other sizes has just been made, and that from before is not cleared away yet.
+    #[error(
+        "another change of limits is under way: what is left in the memory from before it is still being taken \
+         over; nothing has changed, try again in a few seconds"
+    )]
+    Resizing,
     /// The service table is too full to place a key.
     #[error("the service table has no room for another service; raise limits.services")]
     ServicesFull,

@@ -666,6 +666,10 @@ impl Plane for LivePlane {
         }
     }
 
+    fn is_busy(error: &Error) -> bool {
+        matches!(error, Error::Resizing)
+    }
+
     fn set_members(&mut self, members: &[u32]) -> Result<(), Error> {
         self.kernel.set_members(members)
     }

@@ -72,6 +72,26 @@ fn whatever_step_it_dies_after_packets_go_where_they_went() {
     }
 }
 
+/// Who wants other sizes while the memory from before is still there is to try again; when it is gone, they come.
+#[test]
+fn a_second_change_is_told_to_wait_for_the_first() {
+    in_own_namespace(|| {
+        let mut world = World::new("resize-twice");
+        let mut plane = world.open(&SMALL);
+        world.fill(&mut plane);
+        plane.resize(&LARGE).unwrap();
+        let refused = plane.resize(&SMALL).unwrap_err();
+        assert!(LivePlane::is_busy(&refused), "{refused}");
+        assert!(refused.to_string().contains("another change of limits is under way"), "{refused}");
+        assert_eq!(plane.limits(), LARGE);
+        world.drain(&mut plane, "after the first");
+        plane.resize(&SMALL).unwrap();
+        world.drain(&mut plane, "after the second");
+        assert_eq!(plane.limits(), SMALL);
+    })
+    .expect("a namespace");
+}
+
 /// Flows start and go on all the time while sizes change to and fro.
 #[test]
 fn flows_that_start_meanwhile_are_not_lost() {

@@ -780,6 +780,11 @@ pub trait Plane: update::Plane {
         None
     }
 
+    /// Whether nothing is wrong but that the plane is at something else, so that the same works later.
+    fn is_busy(_error: &Self::Error) -> bool {
+        false
+    }
+
     /// Sets the members of bonds that frames are taken from: what comes in by these interfaces and is
     /// [`lost`](Self::lost) counts, too.
     ///

@@ -74,8 +74,41 @@ fn service(text: &mut Text, service: &ServicePlan) {
 
 fn field(change: &FieldChange) -> String {
     let mut parts = Vec::new();
-    differ(&change.field, &change.from, &change.to, &mut parts);
+    let (from, to) = (&change.from, &change.to);
+    match &*change.field {
+        "forward" => {
+            let ((from, its_port), (to, port)) = (way(from), way(to));
+            for (name, from, to) in [("forward", from, to), ("tunnel_port", its_port, port)] {
+                if from != to {
+                    differ(name, &from, &to, &mut parts);
+                }
+            }
+        }
+        "mss" => differ("mss", &bare(from), &bare(to), &mut parts),
+        name => differ(name, from, to, &mut parts),
+    }
     parts.join(", ")
+}
+
+/// The way to backends as the file has it: its word, and the UDP port of a tunnel in a field of its own.
+fn way(of: &Value) -> (Value, Value) {
+    match of {
+        Value::Object(fields) if fields.len() == 1 => {
+            let one = fields.iter().next();
+            one.map(|(name, port)| (name.clone().into(), port.clone())).unwrap_or_default()
+        }
+        word => (word.clone(), Value::Null),
+    }
+}
+
+/// What stands in a table of one field.
+fn bare(of: &Value) -> Value {
+    match of {
+        Value::Object(fields) if fields.len() == 1 => {
+            fields.values().next().cloned().unwrap_or_default()
+        }
+        other => other.clone(),
+    }
 }
 
 /// In what two values differ: of tables their fields, not all of both.
@@ -106,10 +139,30 @@ fn value(of: &Value) -> String {
     match of {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),
-        Value::Object(fields) if is_time(fields) => {
-            let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
-            let whole = std::time::Duration::new(part("secs"), part("nanos") as u32);
-            humantime::format_duration(whole).to_string()
+        Value::Object(fields) if is_time(fields) => time(fields),
+        other => written(other),
+    }
+}
+
+fn time(fields: &Map<String, Value>) -> String {
+    let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let whole = std::time::Duration::new(part("secs"), part("nanos") as u32);
+    humantime::format_duration(whole).to_string()
+}
+
+/// As a file has it behind a `=`.
+fn written(of: &Value) -> String {
+    match of {
+        Value::Object(fields) if is_time(fields) => format!("{:?}", time(fields)),
+        Value::Object(fields) => {
+            let given = fields.iter().filter(|(_, value)| !value.is_null());
+            let all: Vec<String> =
+                given.map(|(name, value)| format!("{name} = {}", written(value))).collect();
+            if all.is_empty() { "{}".into() } else { format!("{{ {} }}", all.join(", ")) }
+        }
+        Value::Array(all) => {
+            let all: Vec<String> = all.iter().map(written).collect();
+            format!("[{}]", all.join(", "))
         }
         other => other.to_string(),
     }
@@ -143,5 +196,32 @@ mod tests {
         );
         assert!(said(check(80, 2), Value::Null).starts_with("check: {"));
         assert_eq!(said(time(1), time(60)), "check: 1s -> 1m");
+    }
+
+    #[test]
+    fn values_stand_as_the_file_has_them() {
+        let said = |name: &str, from, to| field(&FieldChange { field: name.into(), from, to });
+        assert_eq!(
+            said("forward", json!("l2"), json!({ "gue": 6080 })),
+            "forward: l2 -> gue, tunnel_port: none -> 6080"
+        );
+        assert_eq!(
+            said("forward", json!({ "gue": 6080 }), json!({ "gue": 6081 })),
+            "tunnel_port: 6080 -> 6081"
+        );
+        assert_eq!(
+            said("forward", json!({ "gue": 6080 }), json!({ "fou": 6080 })),
+            "forward: gue -> fou"
+        );
+        assert_eq!(said("forward", json!("nat"), json!("l2")), "forward: nat -> l2");
+        let check = json!({ "every": { "secs": 2, "nanos": 0 }, "none": null, "port": 80 });
+        assert_eq!(
+            said("check", check, Value::Null),
+            "check: { every = \"2s\", port = 80 } -> none"
+        );
+        assert_eq!(
+            said("vip", json!("10.0.0.1"), json!(["10.0.0.1", "10.0.0.2"])),
+            "vip: 10.0.0.1 -> [\"10.0.0.1\", \"10.0.0.2\"]"
+        );
     }
 }

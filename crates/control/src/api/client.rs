@@ -98,7 +98,7 @@ fn is_stopped(pid: i32) -> bool {
 
 /// For how long an instance may say nothing before it is asked whether it lives.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Whoever lives says who asks within this time: that needs nobody else of the process.
+/// Whoever lives says who asks within this time, or half of all that there is: that needs nobody else of the process.
 const LIVES: Duration = Duration::from_secs(10);
 
 /// A client of the API, for one instance. It connects anew for each request.
@@ -193,13 +193,15 @@ impl Client {
         said: impl Future<Output = T>,
     ) -> Result<T, ClientError> {
         tokio::pin!(said);
+        // Both together take as long as it may say nothing.
+        let asks = LIVES.min(self.patience / 2);
         loop {
-            if let Ok(said) = timeout(self.patience, &mut said).await {
+            if let Ok(said) = timeout(self.patience - asks, &mut said).await {
                 return Ok(said);
             }
             tokio::select! {
                 said = &mut said => return Ok(said),
-                lives = self.lives() => if let Err(pid) = lives {
+                lives = self.lives(asks) => if let Err(pid) = lives {
                     let (path, waited) = (self.socket.clone(), self.patience);
                     return Err(ClientError::Silent { path, pid, waited, changes });
                 }
@@ -207,8 +209,8 @@ impl Client {
         }
     }
 
-    /// Whether somebody answers; else the process that should, if the kernel tells.
-    async fn lives(&self) -> Result<(), Option<i32>> {
+    /// Whether somebody answers within a time; else the process that should, if the kernel tells.
+    async fn lives(&self, limit: Duration) -> Result<(), Option<i32>> {
         let mut pid = None;
         let asked = async {
             let stream = UnixStream::connect(&self.socket).await.ok()?;
@@ -218,7 +220,7 @@ impl Client {
             let _ = exchange(stream, request).await;
             Some(())
         };
-        match timeout(LIVES.min(self.patience), asked).await {
+        match timeout(limit, asked).await {
             Ok(Some(_)) => Ok(()),
             _ => Err(pid),
         }
@@ -321,6 +323,21 @@ mod tests {
         assert!(!ask("POST", "/v1/explain").to_string().contains("may still be done"));
         let said = ask("POST", "/v1/reload").to_string();
         assert!(said.contains("may still be done"), "{said}");
+    }
+
+    /// Asking whether it lives takes no time beyond what it may be silent.
+    #[test]
+    fn silence_takes_no_longer_than_was_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("weir.sock");
+        let _holds = UnixListener::bind(&socket).unwrap();
+        let patience = Duration::from_secs(3);
+        let client = Client::new(socket).with_patience(patience);
+        let begun = std::time::Instant::now();
+        let asked = client.request::<serde_json::Value>("GET", "/v1/status", None::<&()>);
+        runtime().block_on(asked).unwrap_err();
+        let took = begun.elapsed();
+        assert!((patience..patience * 2).contains(&took), "{took:?}");
     }
 
     /// Whoever lives is waited for, however long it takes.

@@ -4,6 +4,7 @@
 
 use super::access::Caller;
 use super::guard::Common;
+use super::rest::Lent;
 use super::socket::Door;
 use crate::config::ApiTls;
 use crate::pace::Pace;
@@ -206,10 +207,25 @@ where
     let stream = TokioIo::new(Ahead { head: head.into(), stream });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
+        let (head, body) = request.into_parts();
+        // By HTTP/1.1 such an answer ends the connection, and says so.
+        let (body, rest) = if two {
+            let (lent, rest) = Lent::of(body);
+            (Body::new(lent), Some(rest))
+        } else {
+            (Body::new(body), None)
+        };
+        let mut request = Request::from_parts(head, body);
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Working(Arc::clone(&token)));
-        router.call(request)
+        let answered = router.call(request);
+        async move {
+            let answer = answered.await;
+            if let Some(rest) = rest {
+                rest.read().await;
+            }
+            answer
+        }
     });
     let served = if two {
         let connection = http2::Builder::new(TokioExecutor::new())

@@ -90,7 +90,7 @@ fn faults_of_one_service_field() {
         ),
         (
             "port = 80\nidle_timeout = 30",
-            &["idle_timeout", "invalid type: integer `30`", "text in quotes"],
+            &["idle_timeout", "invalid type: integer `30`", "text in quotes", "such as \"30s\""],
         ),
         ("port = 80\nforward = \"vxlan\"", &["forward: \"vxlan\"", "l2, ipip, gue, fou, gre"]),
         (

@@ -10,6 +10,7 @@ mod discover;
 mod dpdk;
 mod forward;
 mod full_nat;
+mod listen;
 mod lists;
 mod maintenance;
 mod new_flows;
@@ -110,6 +111,7 @@ pub(super) fn validate(
     plane: Option<PlaneKind>,
     problems: &mut Problems<'_>,
 ) -> Option<File> {
+    listen::apart(&file, problems);
     let followed = file
         .balancer
         .as_ref()

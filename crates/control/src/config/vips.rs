@@ -358,7 +358,10 @@ port = "8000-8999""#;
     fn what_does_not_go_with_several_addresses_is_refused() {
         for (lines, words) in [
             ("vip = []\nport = 80", "vip: the list is empty"),
-            ("vip = [\"10.0.0.1\", \"10.0.0.1\"]\nport = 80", "10.0.0.1 is listed twice"),
+            (
+                "vip = [\"10.0.0.1\", \"10.0.0.1\"]\nport = 80",
+                "10.0.0.1 is listed twice; remove one",
+            ),
             (
                 "vip = [\"10.0.0.0/24\", \"10.0.0.9\"]\nport = 80",
                 "10.0.0.9 is in 10.0.0.0/24 already",

@@ -550,9 +550,48 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<File> {
 fn report(error: &toml::de::Error, problems: &mut Problems<'_>) {
     let span = error.span().unwrap_or(0..0);
     let message = error.message().replace('\n', ", ");
-    let (wrong, right) = explain(&message);
+    let (wrong, mut right) = explain(&message);
     let field = field_at(span.start, problems);
+    let key = problems.key_at(span.start).unwrap_or_default();
+    if let Some(number) = number_of(&wrong).filter(|_| is_duration(key)) {
+        right = format!("{right} with a unit, such as \"{number}s\"");
+    }
     problems.add(span, field, wrong, right);
+}
+
+/// The number that stands where there is to be something else.
+fn number_of(wrong: &str) -> Option<&str> {
+    let rest = wrong.strip_prefix("invalid type: ")?;
+    let rest = rest.strip_prefix("integer `").or_else(|| rest.strip_prefix("floating point `"))?;
+    rest.strip_suffix('`').filter(|number| !number.starts_with('-'))
+}
+
+/// Fields that are durations.
+const DURATIONS: [&str; 18] = [
+    "at_stop",
+    "every",
+    "expiry_warning",
+    "flap_window",
+    "idle_timeout",
+    "interval",
+    "keep",
+    "learn",
+    "learn_delay",
+    "leave_after",
+    "longest_nap",
+    "look_every",
+    "slow_start",
+    "timeout",
+    "wait",
+    "weight_every",
+    "withdraw",
+    "withdraw_after",
+];
+
+/// Whether a key, which may be that of a table in a table, is of a duration.
+fn is_duration(key: &str) -> bool {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    DURATIONS.contains(&last.trim_matches('"'))
 }
 
 /// Splits a message of serde or of the TOML parser into what is wrong and what would be right.

@@ -552,7 +552,7 @@ impl<P: Plane> Engine<P> {
     ) {
         let done = done.map(|changed| {
             if !changed {
-                return format!("{said}{rest} already");
+                return format!("{said} already{rest}");
             }
             let known = self.known_of(service);
             let stay = match backend {

@@ -62,6 +62,9 @@ pub enum EngineError {
     /// A request that contradicts what is in force; nothing has changed.
     #[error("{0}")]
     Conflict(String),
+    /// The data plane is at something else; nothing has changed, and the same works later.
+    #[error("{0}")]
+    Busy(Box<dyn std::error::Error + Send + Sync>),
     /// A request that is granted in part; the rest is tried again.
     #[error("{0}")]
     Unfinished(String),
@@ -101,7 +104,9 @@ impl EngineError {
             Self::Config(_) => Kind::File,
             Self::NotFound(_) => Kind::NotFound,
             Self::Conflict(_) => Kind::Conflict,
-            Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
+            Self::Busy(_) | Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => {
+                Kind::Busy
+            }
             Self::Fleet(error) => match error {
                 FleetError::Conflict { .. } | FleetError::Large { .. } => Kind::Conflict,
                 FleetError::Unreachable(_) | FleetError::Unknown => Kind::Busy,

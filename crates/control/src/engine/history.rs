@@ -438,8 +438,14 @@ impl<P: Plane> Engine<P> {
     /// Goes back to the file of a change; without a number, to the one before.
     pub(super) fn rollback(&mut self, number: Option<u64>, break_connections: bool) -> Done {
         let (apply, number) = self.text_of_change(number, break_connections)?;
-        let done = self.apply(&apply, "rollback");
-        done.map(|said| format!("back to change {number}: {said}"))
+        match self.apply(&apply, "rollback") {
+            Ok(said) => Ok(format!("back to change {number}: {said}")),
+            // Whoever has given no number does not know which it is.
+            Err(EngineError::Conflict(why)) => {
+                Err(EngineError::Conflict(format!("going back to change {number}: {why}")))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// What going back to a change is to put in force.

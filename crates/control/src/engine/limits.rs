@@ -155,6 +155,10 @@ impl<P: Plane> Engine<P> {
         let refused = |error| of_limits::<P>(&from, error);
         // At a start nobody waits, and reports have to wait until it is known what they are about.
         let running = self.urgent.is_some();
+        if running {
+            // Where somebody else has just changed limits, the memory from before that goes with its last reports.
+            tolerate("take reports", self.take_some_reports().map(drop));
+        }
         match running.then(|| self.plane.prepare_resize(limits)).transpose().map_err(refused)? {
             Some(Some(prepare)) => {
                 let prepared = self.beside("resize", prepare)?.map_err(refused)?;
@@ -201,6 +205,7 @@ pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError
             let place = from.place(Table::Limits, limit);
             EngineError::Limit { place, source: Box::new(error) }
         }
+        None if P::is_busy(&error) => EngineError::Busy(Box::new(error)),
         None => EngineError::Plane(Box::new(error)),
     }
 }

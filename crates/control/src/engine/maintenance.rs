@@ -98,7 +98,11 @@ impl<P: Plane> Engine<P> {
             service.member(backend).and_then(|member| service.away_until(member))
         });
         until.map_or_else(String::new, |until| {
-            format!("; it is in maintenance until {}", written(until))
+            format!(
+                "; it is in maintenance until {}, and gets no new connections before: to end that, change \
+                 `maintenance` of the backend in the file, and weir reload",
+                written(until)
+            )
         })
     }
 }

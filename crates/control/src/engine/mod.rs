@@ -463,7 +463,7 @@ fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(
 /// Removes the data plane that an instance has left in the kernel. Returns whether there was one.
 ///
 /// # Errors
-/// [`EngineError::Store`] if the instance is running; nothing has changed then.
+/// [`EngineError::Busy`] if the instance is running; nothing has changed then.
 pub fn unload(name: &str) -> Result<bool, EngineError> {
     if !crate::config::is_instance_name(name) {
         return Err(EngineError::Invalid(format!(
@@ -474,7 +474,16 @@ pub fn unload(name: &str) -> Result<bool, EngineError> {
     if !directory.exists() {
         return Ok(false);
     }
-    let _name = NameLock::acquire(&directory)?;
+    let _name = NameLock::acquire(&directory).map_err(|error| match error {
+        StoreError::Running { .. } => EngineError::Busy(
+            format!(
+                "an instance of this name is running, {name}, and its data plane is not removed under it: stop it \
+                 first (systemctl stop weir, or SIGTERM to its process), and unload then"
+            )
+            .into(),
+        ),
+        error => error.into(),
+    })?;
     KernelPlane::unload(&directory).plane()?;
     Ok(true)
 }

@@ -216,7 +216,20 @@ impl<P: Plane> Engine<P> {
         wanted: &ListSource,
     ) -> Result<(String, bool), EngineError> {
         let entry = self.entry_of(wanted)?;
-        let listed = &self.service(name)?.listed.entries;
+        let service = self.service(name)?;
+        if !service.configured.has_family(!entry.prefix.is_ipv6()) {
+            let (family, other) = match entry.prefix.is_ipv6() {
+                true => ("IPv6", "IPv4"),
+                false => ("IPv4", "IPv6"),
+            };
+            return Err(EngineError::Invalid(format!(
+                "{} is {family}, and service {name} has addresses of {other} only ({}): no packet for it comes from \
+                 there",
+                entry.prefix,
+                service.configured.address_text()
+            )));
+        }
+        let listed = &service.listed.entries;
         if self.config.balancer.plane == PlaneKind::P4 {
             return Err(EngineError::Conflict("a switch has no lists of sources".into()));
         }

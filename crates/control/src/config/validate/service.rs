@@ -361,16 +361,20 @@ fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec
             Err(VipError::NoAddress) => Err(format!("{text:?} is not an IP address")),
             Err(error) => Err(format!("{text} {error}")),
         };
-        let vip = vip.and_then(|vip| match all.iter().find(|other| other.contains(vip.address)) {
-            Some(other) if *other == vip => Err(format!("{vip} is listed twice")),
-            Some(other) => Err(format!("{vip} is in {other} already")),
+        let vip = vip.map_err(|wrong| (wrong, format!("give one such as {example}")));
+        let there = |vip: &Vip| all.iter().find(|other| other.contains(vip.address)).copied();
+        let vip = vip.and_then(|vip| match there(&vip) {
+            Some(other) if other == vip => {
+                Err((format!("{vip} is listed twice"), "remove one".to_owned()))
+            }
+            Some(other) => Err((format!("{vip} is in {other} already"), "remove it".to_owned())),
             None => Ok(vip),
         });
         match vip {
             Ok(vip) => all.push(vip),
-            Err(wrong) => {
+            Err((wrong, right)) => {
                 good = false;
-                scope.problem(span, "vip", wrong, format!("give one such as {example}"));
+                scope.problem(span, "vip", wrong, right);
             }
         }
     }

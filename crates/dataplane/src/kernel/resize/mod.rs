@@ -184,12 +184,15 @@ impl KernelPlane {
     /// may be taken on another thread. `None` if nothing has to change.
     ///
     /// # Errors
-    /// If it is not pinned, or what it was resized from is still there.
+    /// If it is not pinned; [`Error::Resizing`] if what it was resized from is still there.
     pub(crate) fn making(&self, limits: &Limits) -> Result<Option<Making>, Error> {
-        let (Some(directory), None) = (self.directory.clone(), &self.former) else {
-            let source = io::Error::other("it is not pinned, or is being resized");
+        let Some(directory) = self.directory.clone() else {
+            let source = io::Error::other("it is not pinned");
             return Err(source).context(|| "resize the data plane".into());
         };
+        if self.former.is_some() {
+            return Err(Error::Resizing);
+        }
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
         let possible = self.possible(limits);
         let changed = changed(&object, &directory, &possible)?;

@@ -501,7 +501,7 @@ fn before_ping(stream: &mut UnixStream) -> Vec<(u8, u8)> {
 fn refusals_by_http2_come_after_all_that_is_sent() {
     const RESET: u8 = 3;
     let _alone = common::alone();
-    let lab = common::lab(1);
+    let lab = common::lab(2);
     let balancer = start_with(&lab, "");
     let refused = ["/v1/nonsense", "/weir.v1.Balancer/Nonsense"];
     let begin = |path: &str| {

@@ -24,9 +24,13 @@ impl Fleet {
             let state = weir_steering::ServiceState { service: service.number, key };
             let pending = weir_plane::Plane::pending_backend(&engine.plane, &state);
             let pending = pending.expect("it can be read").map(name);
+            let pinned = engine.plane.memory.pinned.get(&state).copied().map(name);
+            let flags = engine.plane.tables.get(&service.number).map(|table| table.header().flags());
+            let here = (&service.dead_here, service.pool.iter().map(|one| (one.id, one.up)));
+            let here = (here.0, here.1.collect::<Vec<_>>());
             format!(
-                "knows {known:?}, leads to {table:?}, pending {pending:?}, claim {:?}, begun {:?}, \
-                 generation {}, {agreed:?}, words {:?}, cut {:?}",
+                "knows {known:?}, leads to {table:?}, pending {pending:?}, pinned {pinned:?}, {flags:?}, \
+                 dead here {here:?}, claim {:?}, begun {:?}, generation {}, {agreed:?}, words {:?}, cut {:?}",
                 service.claims.of(&key).iter().map(|at| name(*at)).collect::<Vec<_>>(),
                 service.young.get(&key).map(|begun| name(begun.backend)),
                 service.generation,

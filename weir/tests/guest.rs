@@ -2,6 +2,8 @@
 //! `make kernel-test` runs them in a guest with Debian's kernel; built with the feature `guest`, they run
 //! where there are such devices.
 
+#[path = "guest/clock.rs"]
+mod clock;
 mod common;
 #[path = "guest/sctp.rs"]
 mod sctp;

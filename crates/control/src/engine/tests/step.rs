@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const BALANCERS: usize = 3;
 const BACKENDS: u8 = 5;
 const CLIENTS: u32 = 400;
+/// The step after which addresses and ports of a connection are used again, where they are not.
+const NEVER: u64 = u64::MAX - 1;
 /// So much of what became of a client is said where that is not what should have.
 const DOINGS: usize = 40;
 /// Methods whose pools change in step, with few rows, so that many flows share one.
@@ -133,8 +135,9 @@ struct Fleet {
     pool: BTreeMap<u8, u32>,
     /// Where connections live.
     live: BTreeMap<u32, (u8, Phase)>,
-    /// The step in which a client's connection ended. Its addresses and ports are used again after two others, and not
-    /// if it died with its backend (docs/fleet.md, In step, says what may happen otherwise).
+    /// The step in which a client's connection ended, or the last balancer heard of that. Its addresses and ports are used
+    /// again after two others, and not if it died with its backend (docs/fleet.md, In step, says what may happen
+    /// otherwise).
     ended: BTreeMap<u32, u64>,
     /// The steps that were made to the end: tables are made anew in these alone.
     committed: std::collections::BTreeSet<u64>,
@@ -521,15 +524,38 @@ impl Fleet {
             self.live.iter().filter(|(_, at)| at.0 == n).map(|(client, _)| *client).collect();
         for client in here {
             self.live.remove(&client);
-            self.ended.insert(client, u64::MAX - 1);
+            self.ended.insert(client, NEVER);
             self.happens(n, Kind::Closed, client);
         }
         for at in (0..BALANCERS).filter(|_| off) {
-            self.members[at].cut.remove(&n);
-            if let Some(session) = self.members[at].sessions.remove(&n) {
+            let cut = self.members[at].cut.remove(&n).map(|(session, _)| session);
+            let speaks = self.members[at].sessions.remove(&n);
+            self.are_lost(cut.iter().chain(&speaks));
+            if let Some(session) = speaks {
                 self.engine(at).handle(Command::AgentGone(session.number));
             }
         }
+    }
+
+    /// What agents had to say is lost: of connections whose end a balancer has not heard of, addresses and ports are not
+    /// used again.
+    fn are_lost<'a>(&mut self, sessions: impl Iterator<Item = &'a Session>) {
+        for word in sessions.flat_map(|session| &session.words) {
+            if let Word::Event(Kind::Closed, client) = word {
+                self.ended.insert(*client, NEVER);
+            }
+        }
+    }
+
+    /// Whether a balancer has yet to hear that a client's last connection has ended.
+    fn has_unheard_end(&self, client: u32) -> bool {
+        let ends = |session: &Session| {
+            let of = |word: &Word| matches!(word, Word::Event(Kind::Closed, one) if *one == client);
+            session.words.iter().any(of)
+        };
+        self.members.iter().any(|member| {
+            member.sessions.values().any(ends) || member.cut.values().any(|(one, _)| ends(one))
+        })
     }
 
     /// A balancer's own check of a backend says how that is.
@@ -584,6 +610,13 @@ impl Fleet {
         let said: Vec<Said> = match session.words.pop_front() {
             None => Vec::new(),
             Some(Word::Event(kind, client)) => {
+                // Until then it may be pinned there, and the agent of one that is down is not waited for.
+                let step = self.step_at_all();
+                if kind == Kind::Closed
+                    && let Some(ended) = self.ended.get_mut(&client).filter(|at| **at < NEVER)
+                {
+                    *ended = (*ended).max(step);
+                }
                 let (first, next) = (session.next, session.next + 1);
                 session.next = next;
                 let events = own(vec![client]).into_iter().map(|one| (kind, one)).collect();
@@ -648,6 +681,9 @@ impl Fleet {
         let all = VecDeque::from([Word::Dump(open.map(|(client, _)| *client).collect())]);
         // It goes on where it was, if the balancer still knows where that is.
         let cut = self.members[at].cut.remove(&n).map(|(session, _)| session);
+        if !welcome.resume {
+            self.are_lost(cut.iter());
+        }
         let words = cut.filter(|_| welcome.resume).map(|session| {
             assert_eq!(session.next, welcome.have);
             let all = session.words.into_iter();
@@ -746,7 +782,7 @@ impl Fleet {
             let made_anew = |ended: &u64| {
                 self.committed.range(ended + 1..).nth(1).is_some_and(|step| *step <= done)
             };
-            if !self.ended.get(&client).is_none_or(made_anew) {
+            if !self.ended.get(&client).is_none_or(made_anew) || self.has_unheard_end(client) {
                 return;
             }
             if self.rng.random_bool(0.5)
@@ -806,6 +842,11 @@ impl Fleet {
         drop(engine);
         let empty = tempfile::tempdir().expect("a temporary directory");
         let directory = std::mem::replace(&mut self.members[at].directory, empty);
+        let (sessions, cut) = {
+            let member = &mut self.members[at];
+            (std::mem::take(&mut member.sessions), std::mem::take(&mut member.cut))
+        };
+        self.are_lost(sessions.values().chain(cut.values().map(|(session, _)| session)));
         self.members[at] = self.start(at, directory, plane, true);
         self.watched.into_iter().for_each(|client| {
             self.note(client, &|| format!("lb{at} has started again"));

@@ -55,6 +55,9 @@ pub enum Did {
     Starts,
     /// The same, as the store does not answer, and the others do not wait any more.
     StartsAlone,
+    /// The store does not answer, and the lease of this balancer has run out: the others do not wait for it any more.
+    /// No flow starts here, and it is not announced.
+    Lapses,
 }
 
 impl Mark {
@@ -183,16 +186,24 @@ pub fn replay(trace: &[Mark]) -> Result<Replayed, String> {
                 seen.said.remove(&mark.by);
                 frozen.remove(&*mark.by);
             }
+            Did::Lapses => {}
         }
     }
     Ok(replayed)
 }
 
-/// Whether a balancer says more of a step after this mark, and so was there all the while.
+/// Whether a balancer says more of a step after this mark, and so was there all the while. One whose lease has run out in
+/// the step was not.
 fn goes_on(trace: &[Mark], after: &Mark, name: &str) -> bool {
-    let says = |did: &Did| matches!(did, Did::Says(stage) if *stage > Stage::Freeze);
-    let later = |one: &&Mark| one.by == name && one.step == after.step && one.at >= after.at;
-    trace.iter().filter(later).any(|one| says(&one.did))
+    let its = trace.iter().filter(|one| one.by == name && one.step == after.step);
+    for one in its {
+        match one.did {
+            Did::Lapses => return false,
+            Did::Says(stage) if stage > Stage::Freeze && one.at >= after.at => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -297,6 +308,10 @@ mod tests {
         twice.insert(follows_at + 1, ("y", Did::Begins));
         twice.insert(follows_at + 2, ("y", Did::Freezes));
         assert!(replay(&trace(&twice)).is_ok(), "another process counts anew");
+        // Nobody waits for one whose lease has run out, though it may say more when it is back.
+        let mut lapsed = moved(collects, commits + 1);
+        lapsed.insert(collects, ("y", Did::Lapses));
+        assert!(replay(&trace(&lapsed)).is_ok());
         // Who has started alone has given its word back, and has to freeze again.
         let mut alone = good();
         alone.insert(commits + 1, ("y", Did::StartsAlone));

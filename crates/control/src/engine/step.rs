@@ -95,6 +95,8 @@ pub(super) struct Stepping {
     left: Option<StepId>,
     /// The one of which it was said that this balancer is late with *commit*.
     late: Option<StepId>,
+    /// The one in which its lease has run out while it kept its word.
+    lapsed: Option<StepId>,
     /// When this balancer has written *collect* as the leader of a term, and of which step.
     led: Option<(StepId, u64, Instant)>,
     /// When this process began, and whether the one before it has kept flows from starting.
@@ -152,6 +154,7 @@ impl Stepping {
             acked: None,
             left: None,
             late: None,
+            lapsed: None,
             led: None,
             born: Instant::now(),
             found_frozen: None,

@@ -12,7 +12,7 @@ use crate::engine::service::ServiceRuntime;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 use tracing::warn;
-use weir_fleet::{Ack, Ask, LEASE, Stage};
+use weir_fleet::{Ack, Ask, Did, LEASE, Stage};
 use weir_plane::Plane;
 use weir_steering::Flags;
 
@@ -62,6 +62,13 @@ impl<P: Plane> Engine<P> {
             return true;
         }
         let word = stepping.has_given_word();
+        let lapses =
+            stepping.step.as_ref().map(|step| step.id()).filter(|_| word && strict && over);
+        if let Some(step) = lapses.filter(|step| stepping.lapsed != Some(*step)) {
+            stepping.lapsed = Some(step);
+            self.note(step, Did::Lapses);
+            return false;
+        }
         if since.elapsed() < ALONE_PATIENCE || word && (strict || !over) {
             return false;
         }

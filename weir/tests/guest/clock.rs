@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_lab::topology::Topology;
-use weir_lab::{Balancer, BalancerSpec};
+use weir_lab::{Balancer, BalancerSpec, PoolControl};
 
 use super::{BACKENDS, of, unbroken};
 use crate::common::{self, WEIR};

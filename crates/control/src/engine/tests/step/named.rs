@@ -396,7 +396,7 @@ fn agents_are_deaf_only_if_they_were_asked() {
     assert!(fleet.given_up >= before + 2, "{}", fleet.stands());
     assert_eq!(deaf(&mut fleet, leader), 0, "the leader's have answered");
     let long = paused(&mut fleet);
-    assert!(long.is_some_and(|pause| pause >= Duration::from_millis(1_600)), "{long:?}");
+    assert!(long.is_some_and(|pause| pause >= Duration::from_millis(800)), "{long:?}");
     // They do again.
     let made = fleet.committed.len();
     while fleet.committed.len() == made {

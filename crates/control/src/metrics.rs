@@ -8,6 +8,7 @@ use crate::engine::{
 };
 use crate::otlp;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -46,9 +47,13 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// None that is known: memory is what it is written to.
 pub fn text(status: Status) -> Result<String, fmt::Error> {
+    text_in(String::new(), status)
+}
+
+/// The same, in memory that may have room for it.
+fn text_in(mut text: String, status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("weir");
     registry.register_collector(Box::new(Snapshot(status)));
-    let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
 }
@@ -720,7 +725,7 @@ fn labels<'a>(service: &'a ServiceStatus, backend: &'a BackendStatus) -> Labels<
 
 /// The text, and when it was made.
 #[derive(Default)]
-struct Kept(Mutex<Option<(Instant, Arc<str>)>>);
+struct Kept(Mutex<Option<(Instant, Bytes)>>);
 
 #[derive(Clone)]
 struct Source {
@@ -731,7 +736,7 @@ struct Source {
 
 impl Source {
     /// The text; none if the engine has ended.
-    async fn text(&self) -> Option<Arc<str>> {
+    async fn text(&self) -> Option<Bytes> {
         // Whoever else asks meanwhile waits for this one's.
         let mut kept = self.kept.0.lock().await;
         if let Some((made, text)) = &*kept
@@ -743,7 +748,9 @@ impl Source {
         self.engine.send(Command::Status(reply)).await.ok()?;
         let status = answer.await.ok()?.ok()?;
         let status = Arc::clone(&self.common).complete(status).await;
-        let text: Arc<str> = text(status).ok()?.into();
+        // About as long as the last one; and readers have it as it stands, of ten megabytes where there are many backends.
+        let room = kept.as_ref().map_or(0, |(_, text)| text.len() + text.len() / 16);
+        let text = Bytes::from(text_in(String::with_capacity(room), status).ok()?);
         *kept = Some((Instant::now(), text.clone()));
         Some(text)
     }
@@ -751,7 +758,7 @@ impl Source {
 
 async fn metrics(State(source): State<Source>) -> Response {
     match source.text().await {
-        Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text.to_string()).into_response(),
+        Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "weir is stopping\n").into_response(),
     }
 }

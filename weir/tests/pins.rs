@@ -141,6 +141,53 @@ fn an_interface_that_is_renamed_is_said() {
     assert_attached(&lab, &balancer, "ok");
 }
 
+/// A link goes by the number of its interface: packets that come by one with another name are balanced on, and the new
+/// name may be put in force. One that is gone keeps nobody from starting again.
+#[test]
+fn what_is_renamed_goes_on_and_what_is_gone_keeps_no_start() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let ip = |line: &str| common::sh(lab.balancer(), &format!("ip link {line}"));
+    ip("add spare type veth peer name other");
+    ip("set spare up");
+    let balancer = common::start_with(&lab, "look_every = \"1s\"\n");
+    let config = balancer.config();
+    let write = |from: &str, to: &str| {
+        let text = fs::read_to_string(config).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(config, text.replace(from, to)).unwrap();
+    };
+    let attached = |name: &str| {
+        let shown = lab.balancer().command("ip").unwrap().args(["link", "show", name]).output();
+        common::stdout(&shown.unwrap()).contains("xdp")
+    };
+    let gone = |name: &str| {
+        let warnings = balancer.status().unwrap()["warnings"].to_string();
+        warnings.contains(&format!("{name} of balancer.interfaces is gone"))
+    };
+    write("[\"eth0\"]", "[\"eth0\", \"spare\"]");
+    common::command(&balancer, "reload");
+    assert!(attached("spare"));
+    ip("set spare name odd");
+    common::eventually("it is said", || gone("spare"));
+    assert!(attached("odd"), "its program is there yet");
+    write("\"spare\"", "\"odd\"");
+    common::command(&balancer, "reload");
+    assert!(attached("odd") && !gone("spare"));
+    let mut held = common::hold_both(&lab, 20);
+    ip("del odd");
+    common::eventually("it is said", || gone("odd"));
+    common::kill_and_launch(&lab, &balancer, &mut held, "without an interface of the file");
+    assert!(gone("odd"));
+    ip("add odd type veth peer name other");
+    common::eventually("it is back", || !gone("odd") && attached("odd"));
+    common::assert_unbroken(&mut held, "with the interface again", &balancer);
+    // A name that was never there is a mistake.
+    write("\"odd\"", "\"odd\", \"add\"");
+    let said = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(said.contains("interface add: not found"), "{said}");
+}
+
 /// What a process says at its end, and what a start says that is refused, goes by what is there.
 #[test]
 fn nothing_is_said_to_go_on_that_does_not() {

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How the program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,6 +186,16 @@ pub(crate) fn pin_name(interface: &str) -> String {
     format!("{LINK_PREFIX}{}", interface.replace('.', " "))
 }
 
+/// The pins of links in a directory.
+pub(crate) fn pins_of_links(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let is_link = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(LINK_PREFIX))
+    };
+    entries.flatten().map(|entry| entry.path()).filter(is_link).collect()
+}
+
 /// Opens a link that is pinned.
 pub(crate) fn open(pin: &Path) -> io::Result<OwnedFd> {
     let path = c_path(pin)?;
@@ -208,8 +218,8 @@ pub(crate) fn end(pin: &Path) {
     }
 }
 
-/// Detaches from interfaces that are not among `wanted`: removing a link's pin ends it.
-pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<(), Error> {
+/// Detaches from interfaces whose names are not among `wanted`: removing a link's pin ends it.
+pub(crate) fn detach_others(directory: &Path, wanted: &[String]) -> Result<(), Error> {
     let entries =
         std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
     for entry in entries {
@@ -217,7 +227,7 @@ pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<()
         let Some(name) = file.to_str().filter(|name| name.starts_with(LINK_PREFIX)) else {
             continue;
         };
-        if !wanted.iter().any(|interface| pin_name(&interface.name) == name) {
+        if !wanted.iter().any(|interface| pin_name(interface) == name) {
             let pin = entry.path();
             end(&pin);
             std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;

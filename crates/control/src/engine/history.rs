@@ -416,12 +416,22 @@ impl<P: Plane> Engine<P> {
     /// What somebody has written into the instance's file, and nobody has put in force, is not lost with it: it
     /// is kept beside. Returns the words for that.
     pub(super) fn keep_edited(&self, text: &str) -> Result<String, EngineError> {
-        let (Ok(there), Some(current)) = (Config::text(&self.config_path), self.history.current())
-        else {
-            return Ok(String::new());
-        };
-        if [&current.digest, &digest(text)].contains(&&digest(&there)) {
-            return Ok(String::new());
+        let Some(current) = self.history.current() else { return Ok(String::new()) };
+        // What cannot be read as a file of weir is somebody's text all the same.
+        match (fs::metadata(&self.config_path), Config::text(&self.config_path)) {
+            (Err(error), _) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(String::new());
+            }
+            (Ok(there), _) if !there.is_file() => {
+                return Err(EngineError::Conflict(format!(
+                    "{} is no file, and is in the way of what would be written there; nothing has changed",
+                    self.config_path.display()
+                )));
+            }
+            (_, Ok(there)) if [&current.digest, &digest(text)].contains(&&digest(&there)) => {
+                return Ok(String::new());
+            }
+            _ => {}
         }
         let beside = keep_beside(&self.config_path).map_err(|why| {
             EngineError::Conflict(format!(

@@ -112,7 +112,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
-use weir_dataplane::{BY_INTERFACE, Interface, KernelPlane, LivePlane};
+use weir_dataplane::{BY_INTERFACE, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
 use weir_steering::{BackendId, Driver, ServiceId, Side};
 
@@ -432,28 +432,10 @@ impl Engine {
     }
 }
 
-/// Whether the interfaces are there and no one else's, as far as can be seen without touching anything.
-fn may_attach(config: &Config, from: &Source, directory: &FilePath) -> Result<(), EngineError> {
-    for name in &config.balancer.interfaces {
-        Interface::find(name).of_interfaces(from)?;
-        if KernelPlane::is_occupied(directory, name) {
-            let interface = name.clone();
-            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(from);
-        }
-    }
-    Ok(())
-}
-
-/// The same for interfaces that are ports of a switch: a program there would take packets before it.
-fn may_attach_beside(config: &Config, from: &Source) -> Result<(), EngineError> {
-    // No directory of pins is that of a switch, so that every program is another's.
-    may_attach(config, from, FilePath::new("/nowhere"))
-}
-
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
 /// that are missing, or another's, and an instance of the name that runs.
 fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
-    may_attach(config, &Source::File(file.to_owned()), directory)?;
+    network::may_attach(config, &Source::File(file.to_owned()), directory)?;
     if directory.exists() {
         NameLock::acquire(directory).map(drop)?
     }
@@ -705,7 +687,13 @@ impl<P: Plane> Engine<P> {
         self.hand_on(config)?;
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
-        self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.source())?;
+        let pins = pin_directory(&config.balancer.name);
+        let gone = interfaces.iter().any(|name| network::is_only_gone(interfaces, name, &pins));
+        let attached = match gone {
+            true => self.plane.reattach(interfaces, how),
+            false => self.plane.attach(interfaces, how),
+        };
+        self.attached = attached.of_interfaces(&self.source())?;
         self.tell_members(interfaces, &neigh::interfaces().unwrap_or_default())?;
         for attached in &self.attached {
             let name = &attached.interface;

@@ -2,12 +2,14 @@
 //! routes and neighbours.
 
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, attachment, tolerate};
-use crate::config::{Config, XdpMode};
+use crate::config::{Config, Source, XdpMode};
 use crate::neigh::{self, Change, Interface, Kind, WayOut};
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_dataplane::KernelPlane;
 use weir_plane::{Backend, Device, Plane, TooManyMacs, Way};
 
 /// After all next hops were looked up, that is not done again for so many times as long as it took:
@@ -274,4 +276,39 @@ impl<P: Plane> Engine<P> {
         }
         Ok(())
     }
+}
+
+/// Whether the interfaces are there and no one else's, as far as can be seen without touching anything.
+pub(super) fn may_attach(
+    config: &Config,
+    from: &Source,
+    directory: &Path,
+) -> Result<(), EngineError> {
+    for name in &config.balancer.interfaces {
+        // One that was there, and may be again: what is said of it is a warning.
+        if let Err(error) = weir_dataplane::Interface::find(name)
+            && !is_only_gone(&config.balancer.interfaces, name, directory)
+        {
+            return Err(error).of_interfaces(from);
+        }
+        if KernelPlane::is_occupied(directory, name) {
+            let interface = name.clone();
+            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(from);
+        }
+    }
+    Ok(())
+}
+
+/// The same for interfaces that are ports of a switch: a program there would take packets before it.
+pub(super) fn may_attach_beside(config: &Config, from: &Source) -> Result<(), EngineError> {
+    // No directory of pins is that of a switch, so that every program is another's.
+    may_attach(config, from, Path::new("/nowhere"))
+}
+
+/// Whether an interface is not there that the data plane pinned in a directory was attached to, while others are.
+pub(super) fn is_only_gone(all: &[String], name: &str, pins: &Path) -> bool {
+    let is_there = |name: &str| weir_dataplane::Interface::find(name).is_ok();
+    !is_there(name)
+        && KernelPlane::was_attached(pins, name)
+        && all.iter().any(|other| is_there(other))
 }

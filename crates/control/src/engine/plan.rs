@@ -1,10 +1,11 @@
 //! `weir plan`: what a file would change, before anybody asks for it. It looks at the file as a reload
 //! does (`reload.rs`), and does nothing.
 
+use super::network::may_attach;
 use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
 use super::turn::Change;
-use super::{Engine, EngineError, may_attach, pin_directory};
+use super::{Engine, EngineError, pin_directory};
 use crate::config::{Backend, Config, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! An engine over a P4 switch (docs/p4.md): nothing of it is in the kernel.
 
-use super::{Engine, EngineError, Found, Starting, may_attach_beside};
+use super::network::may_attach_beside;
+use super::{Engine, EngineError, Found, Starting};
 use crate::config::{Config, PlaneKind, Source, Table, place_of};
 use crate::store::RunLock;
 use std::io;

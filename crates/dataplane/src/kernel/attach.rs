@@ -1,15 +1,22 @@
 //! Which interfaces the program takes frames from, and which of these are for it.
 
 use super::KernelPlane;
+use super::pinned::look_at;
 use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::link::{self, Interface, XdpMode};
 use crate::numbers::OWN_MACS;
-use std::io;
 use std::mem::offset_of;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::{fs, io};
 use weir_plane::TooManyMacs;
+
+/// The pin of the link that is on an interface, by whatever name.
+fn link_on(directory: &Path, interface: &Interface) -> Option<PathBuf> {
+    let is_on = |pin: &PathBuf| look_at(pin).is_ok_and(|(index, _)| index == interface.index);
+    link::pins_of_links(directory).into_iter().find(is_on)
+}
 
 /// An interface that frames are taken from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,12 +37,13 @@ impl KernelPlane {
         let found: Vec<Interface> =
             names.iter().map(|name| Interface::find(name)).collect::<Result<_, _>>()?;
         self.accept_own_macs(names);
-        let (attached, failure) = self.attach_each(&found, mode)?;
+        let (attached, failure) = self.attach_each(&found, names, mode)?;
         self.note_widest(names);
         failure.map_or(Ok(attached), Err)
     }
 
-    /// As [`attach`](Self::attach), of those that are there.
+    /// As [`attach`](Self::attach), of those that are there. One that has another name now keeps its program: its link
+    /// goes by its number, and packets come by it.
     ///
     /// # Errors
     /// [`Error::Occupied`], or what the kernel says, of the first that cannot be attached.
@@ -43,16 +51,17 @@ impl KernelPlane {
         self.accept_own_macs(names);
         let found: Vec<Interface> =
             names.iter().filter_map(|name| Interface::find(name).ok()).collect();
-        let (attached, failure) = self.attach_each(&found, mode)?;
+        let (attached, failure) = self.attach_each(&found, names, mode)?;
         self.note_widest(names);
         failure.map_or(Ok(attached), Err)
     }
 
-    /// Tries all, and detaches others if none fails: what forwards does, until all is there that takes its place. With
-    /// the first failure.
+    /// Tries all, and detaches from others than those of these names if none fails: what forwards does, until all is there
+    /// that takes its place. With the first failure.
     fn attach_each(
         &self,
         found: &[Interface],
+        names: &[String],
         mode: XdpMode,
     ) -> Result<(Vec<Attached>, Option<Error>), Error> {
         let Some(directory) = &self.directory else {
@@ -63,6 +72,12 @@ impl KernelPlane {
         let mut failure = None;
         for interface in found {
             let pin = directory.join(link::pin_name(&interface.name));
+            // It was attached to by another name.
+            if !pin.exists()
+                && let Some(other) = link_on(directory, interface)
+            {
+                fs::rename(&other, &pin).context(|| format!("rename {}", other.display()))?;
+            }
             match link::attach(self.link_entry(), interface, mode, &pin) {
                 Ok(generic) => attached.push(Attached { interface: interface.clone(), generic }),
                 Err(error) => {
@@ -72,7 +87,7 @@ impl KernelPlane {
         }
         self.went_past_front();
         if failure.is_none() {
-            link::detach_others(directory, found)?;
+            link::detach_others(directory, names)?;
             self.program.forget_others(directory)?;
             self.forget_other_fronts()?;
         }
@@ -85,8 +100,15 @@ impl KernelPlane {
 
     /// Whether an interface has an XDP program that is not of the data plane pinned in a directory.
     pub fn is_occupied(directory: &Path, name: &str) -> bool {
-        let ours = directory.join(link::pin_name(name)).exists();
-        !ours && Interface::find(name).is_ok_and(|interface| link::has_program(&interface))
+        let ours = |interface: &Interface| link_on(directory, interface).is_some();
+        !Self::was_attached(directory, name)
+            && Interface::find(name)
+                .is_ok_and(|interface| link::has_program(&interface) && !ours(&interface))
+    }
+
+    /// Whether the data plane pinned in a directory is attached to an interface of this name, or was until that went.
+    pub fn was_attached(directory: &Path, name: &str) -> bool {
+        directory.join(link::pin_name(name)).exists()
     }
 
     /// Makes the data plane take frames that are addressed to these interfaces, as their addresses

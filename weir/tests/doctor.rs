@@ -250,7 +250,8 @@ fn interfaces_that_changed_behind_weirs_back_are_found() {
     lab.replace_balancer_interface().unwrap();
     let (passed, findings) = examine(&lab, &config);
     assert!(!passed);
-    assert_finds(&findings, "fail", &["eth0 was made anew"], &["weir run follows"]);
+    let words = ["eth0: the program of", "the interface was made anew"];
+    assert_finds(&findings, "fail", &words, &["weir run follows"]);
 
     balancer.launch().unwrap();
     healthy("it runs again");

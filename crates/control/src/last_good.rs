@@ -102,6 +102,13 @@ pub fn note(pins: &Path, run_dir: &Path) -> io::Result<()> {
     symlink(words, link)
 }
 
+/// Whether a run directory is that of an instance of another name.
+pub fn is_anothers(name: &str, run_dir: &Path) -> bool {
+    let others = loaded().unwrap_or_default();
+    let here = |other: &String| noted(&pin_directory(other)).as_deref() == Some(run_dir);
+    others.iter().filter(|other| *other != name).any(here)
+}
+
 /// Where the run directory of an instance is, as is noted beside its pins.
 fn noted(pins: &Path) -> Option<PathBuf> {
     let words = fs::read_link(pins.join(NOTE)).ok()?.into_os_string().into_string().ok()?;

@@ -9,6 +9,7 @@ use weir_dataplane::KernelPlane;
 use super::Finding;
 use crate::config::Config;
 use crate::engine::pin_directory;
+use crate::last_good;
 use crate::neigh;
 
 const START: &str = "weir run follows such changes; start it, or see in its log why it does not";
@@ -22,7 +23,10 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
         Ok(Some(pinned)) => pinned,
         Ok(None) => {
             // If none runs, it was not started yet.
-            if UnixStream::connect(config.balancer.socket_path()).is_ok() {
+            let run_dir = &config.balancer.run_dir;
+            if !last_good::is_anothers(name, run_dir)
+                && UnixStream::connect(config.balancer.socket_path()).is_ok()
+            {
                 let gone = format!(
                     "instance {name:?} runs, and {} is gone or empty: somebody has removed its pins, and with them \
                      its program; packets are not balanced",

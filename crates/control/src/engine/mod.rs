@@ -686,10 +686,8 @@ impl<P: Plane> Engine<P> {
         tolerate("take what packets have reported", self.take_what_waits());
         self.hand_on(config)?;
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
-        self.network.attaching(interfaces);
         let pins = pin_directory(&config.balancer.name);
-        let gone = interfaces.iter().any(|name| network::is_only_gone(interfaces, name, &pins));
-        let attached = match gone {
+        let attached = match self.network.attaching(interfaces, &pins) {
             true => self.plane.reattach(interfaces, how),
             false => self.plane.attach(interfaces, how),
         };

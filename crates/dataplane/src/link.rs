@@ -187,13 +187,17 @@ pub(crate) fn pin_name(interface: &str) -> String {
 }
 
 /// The pins of links in a directory.
-pub(crate) fn pins_of_links(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn pins_of_links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries =
+        std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
     let is_link = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(LINK_PREFIX))
     };
-    entries.flatten().map(|entry| entry.path()).filter(is_link).collect()
+    Ok(entries.flatten().map(|entry| entry.path()).filter(is_link).collect())
 }
 
 /// Opens a link that is pinned.
@@ -220,18 +224,10 @@ pub(crate) fn end(pin: &Path) {
 
 /// Detaches from interfaces whose names are not among `wanted`: removing a link's pin ends it.
 pub(crate) fn detach_others(directory: &Path, wanted: &[String]) -> Result<(), Error> {
-    let entries =
-        std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
-    for entry in entries {
-        let file = entry.file_name();
-        let Some(name) = file.to_str().filter(|name| name.starts_with(LINK_PREFIX)) else {
-            continue;
-        };
-        if !wanted.iter().any(|interface| pin_name(interface) == name) {
-            let pin = entry.path();
-            end(&pin);
-            std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
-        }
+    let wanted: Vec<PathBuf> = wanted.iter().map(|name| directory.join(pin_name(name))).collect();
+    for pin in pins_of_links(directory)?.into_iter().filter(|pin| !wanted.contains(pin)) {
+        end(&pin);
+        std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
     }
     Ok(())
 }

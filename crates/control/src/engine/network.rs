@@ -85,6 +85,11 @@ impl Following {
             .filter(|(at, (name, now))| now.is_none() && (there(*at) || self.gone.contains(name)))
             .map(|(_, (name, _))| name.clone())
             .collect();
+        self.are_gone(gone);
+    }
+
+    /// These are, and others are not.
+    fn are_gone(&mut self, gone: Vec<String>) {
         for interface in gone.iter().filter(|name| !self.gone.contains(name)) {
             warn!(interface, "an interface of the file is gone: no packet comes by it");
         }
@@ -96,16 +101,10 @@ impl Following {
 
     /// The interfaces are about to be attached. Returns whether some of them are only gone.
     pub fn attaching(&mut self, names: &[String], pins: &Path) -> bool {
-        let gone: Vec<&String> =
-            names.iter().filter(|name| is_only_gone(names, name, pins)).collect();
-        for interface in &gone {
-            if !self.gone.contains(interface) {
-                warn!(interface, "an interface of the file is gone: no packet comes by it");
-                self.gone.push((*interface).clone());
-            }
-        }
+        let gone = names.iter().filter(|name| is_only_gone(names, name, pins));
+        self.are_gone(gone.cloned().collect());
         self.seen = names.iter().map(|name| seen(name)).collect();
-        !gone.is_empty()
+        !self.gone.is_empty()
     }
 }
 

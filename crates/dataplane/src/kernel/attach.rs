@@ -15,7 +15,7 @@ use weir_plane::TooManyMacs;
 /// The pin of the link that is on an interface, by whatever name.
 fn link_on(directory: &Path, interface: &Interface) -> Option<PathBuf> {
     let is_on = |pin: &PathBuf| look_at(pin).is_ok_and(|(index, _)| index == interface.index);
-    link::pins_of_links(directory).into_iter().find(is_on)
+    link::pins_of_links(directory).ok()?.into_iter().find(is_on)
 }
 
 /// An interface that frames are taken from.

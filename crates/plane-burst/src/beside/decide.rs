@@ -163,7 +163,7 @@ pub fn decide(
             shared.prefetch(look.at.0, look.at.1);
         }
     }
-    // The slots of concury. Where its cells are is a few instructions, fewer than to keep it would be.
+    // The slots of concury. Where its cells are is worked out once more, and kept for no packet.
     for look in looked.iter_mut() {
         let Some((_, header, _)) = table(look) else { continue };
         if is(header, MethodId::Concury) {

@@ -13,7 +13,9 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use tokio::sync::{mpsc, watch};
-use weir_fleet::{Ack, Ask, Cache, Document, Mark, Report, Sign, Stage, Step, cache_path, text};
+use weir_fleet::{
+    Ack, Ask, Cache, Did, Document, Mark, Report, Sign, Stage, Step, cache_path, text,
+};
 use weir_rpc::Endpoints;
 use weir_rpc::message::{Connection, Kind};
 

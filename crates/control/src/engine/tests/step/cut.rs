@@ -188,6 +188,9 @@ fn who_is_cut_off_leads_nobody_astray(method: &'static str) {
         }
         (0..20).for_each(|_| fleet.go_on(None));
         assert_eq!(fleet.is_frozen(cut), strict, "{stage}: {}", fleet.stands());
+        // Whoever keeps its word for longer than its lease notes that.
+        let lapses = |mark: &Mark| mark.did == Did::Lapses && mark.by == cut.to_string();
+        assert_eq!(fleet.trace.iter().any(lapses), strict, "{stage}: {}", fleet.stands());
         if strict {
             fleet.go_on_with_clients(Duration::from_millis(200));
         }

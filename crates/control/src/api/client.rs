@@ -333,11 +333,19 @@ mod tests {
         let _holds = UnixListener::bind(&socket).unwrap();
         let patience = Duration::from_secs(3);
         let client = Client::new(socket).with_patience(patience);
-        let begun = std::time::Instant::now();
-        let asked = client.request::<serde_json::Value>("GET", "/v1/status", None::<&()>);
-        runtime().block_on(asked).unwrap_err();
-        let took = begun.elapsed();
-        assert!((patience..patience * 2).contains(&took), "{took:?}");
+        let took = || {
+            let begun = std::time::Instant::now();
+            let asked = client.request::<serde_json::Value>("GET", "/v1/status", None::<&()>);
+            runtime().block_on(asked).unwrap_err();
+            begun.elapsed()
+        };
+        // A machine that is busy with other things takes longer, but not each time.
+        let took: Vec<_> = (0..10)
+            .map(|_| took())
+            .inspect(|took| assert!(*took >= patience, "{took:?}"))
+            .take_while(|took| *took >= patience * 2)
+            .collect();
+        assert!(took.len() < 10, "{took:?}");
     }
 
     /// Whoever lives is waited for, however long it takes.

@@ -92,9 +92,10 @@ fn broken_connections_are_seen_and_whole_ones_are_not() {
     let lines = ["[[service]]\n", "[[service]]\naffinity = \"client\"\n"];
     let mut changes = 0;
     let seen_at = (0..20).find(|_| {
-        let before = count(&balancer, "followed");
+        let before = count(&balancer, "packets");
         let mut held = common::hold(&lab, WEB4, 200);
-        if !soon(|| count(&balancer, "followed") >= before + 200) {
+        // At least three of each. One from where another came before, which has ended, is none whose following begins.
+        if !soon(|| count(&balancer, "packets") >= before + 600) {
             return false;
         }
         let (line, other) = (lines[changes % 2], lines[(changes + 1) % 2]);
@@ -108,7 +109,12 @@ fn broken_connections_are_seen_and_whole_ones_are_not() {
         let wanted = moved + broken.len() as u64 / 2;
         soon(|| count(&balancer, "moved") >= wanted)
     });
-    assert!(seen_at.is_some(), "broken ones are not seen: {}", seen(&balancer));
+    assert!(
+        seen_at.is_some(),
+        "broken ones are not seen: {}; weir's log ends:\n{}",
+        seen(&balancer),
+        common::log_tail(&balancer, 60)
+    );
 
     // Off: the usual program is back, and what was found stays.
     let moved = count(&balancer, "moved");

@@ -246,7 +246,7 @@ fn errors_of_routers_outside_reach_the_backend() {
     let _balancer = common::start_spec(&lab, spec("concury"));
     // The second client is the router; behind it is a network of the first one's own.
     let (client, router) = (&lab.clients()[0], &lab.clients()[1]);
-    for address in ["10.88.0.1/32", "fd88::1/128"] {
+    for address in ["10.88.0.1/32", "fd88::1/128 nodad"] {
         common::sh(client, &format!("ip addr add {address} dev lo"));
     }
     for name in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {

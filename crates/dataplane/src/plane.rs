@@ -635,15 +635,17 @@ impl Plane for LivePlane {
 
     fn taken_away(&self, interfaces: &[String]) -> TakenAway {
         let mut taken = self.kernel.taken_away(interfaces);
-        if taken.pins.is_none() && self.lacks_guard() {
-            taken.pins = Some("the guard is gone".into());
-        }
+        taken.guard = if self.lacks_guard() {
+            Some("its pin was removed".into())
+        } else {
+            self.kernel.is_guard_detached().then(|| "it was detached".into())
+        };
         taken
     }
 
     fn put_back(&mut self) -> Result<(), Error> {
         self.kernel.put_back()?;
-        if self.lacks_guard() {
+        if self.lacks_guard() || self.kernel.is_guard_detached() {
             self.kernel.guard()?;
             self.stale_guard = None;
         }

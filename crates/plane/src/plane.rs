@@ -152,12 +152,14 @@ pub struct TakenAway {
     pub interfaces: Vec<(String, String)>,
     /// What is gone of that by which it outlives its process, in words.
     pub pins: Option<String>,
+    /// What has become of that which keeps packets of services from this host's own sockets, in words.
+    pub guard: Option<String>,
 }
 
 impl TakenAway {
     /// Whether all is as it was put.
     pub fn is_nothing(&self) -> bool {
-        self.interfaces.is_empty() && self.pins.is_none()
+        self.interfaces.is_empty() && self.pins.is_none() && self.guard.is_none()
     }
 }
 

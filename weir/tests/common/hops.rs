@@ -301,7 +301,9 @@ impl<'a> Outside<'a> {
         let near: [IpAddr; 2] = [client4(router, 0).into(), client6(router, 0).into()];
         for ((own, vip), near) in own.into_iter().zip([VIP4.into(), VIP6.into()]).zip(near) {
             let vip: IpAddr = vip;
-            super::sh(client, &format!("ip addr add {own} dev lo"));
+            // Without it an address of IPv6 is the kernel's own only a moment later.
+            let at_once = if own.is_ipv6() { " nodad" } else { "" };
+            super::sh(client, &format!("ip addr add {own} dev lo{at_once}"));
             super::sh(client, &format!("ip route replace {vip} via {near} src {own}"));
             outside.route(gateway, own, "");
             let back = format!("ip route add {own} via {near}");

@@ -176,6 +176,9 @@ impl<P: Plane> Engine<P> {
             if let Some(found) = &taken.pins {
                 warn!(found, "pins were removed from outside; they are made again");
             }
+            if let Some(found) = &taken.guard {
+                warn!(found, "the guard was taken away from outside; it is put in place again");
+            }
             self.network.taken = None;
             return;
         };
@@ -226,7 +229,13 @@ fn words(taken: &TakenAway, failure: &EngineError) -> String {
     let pins = taken.pins.iter().map(|found| {
         format!("pins were removed from outside ({found}): forwarding ends with the control plane")
     });
-    let all: Vec<String> = off.chain(pins).collect();
+    let guard = taken.guard.iter().map(|found| {
+        format!(
+            "the guard was taken away from outside ({found}): packets of services that come by other interfaces reach \
+             this host itself"
+        )
+    });
+    let all: Vec<String> = off.chain(pins).chain(guard).collect();
     format!("{}; it cannot be put back, and is tried again: {failure}", all.join("; "))
 }
 

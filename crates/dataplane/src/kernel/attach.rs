@@ -69,7 +69,8 @@ impl KernelPlane {
         };
         self.program.keep(directory)?;
         let mut attached = Vec::new();
-        let mut failure = None;
+        // What stays is pinned again, and its program replaced: no packet comes between.
+        let mut failure = self.links.pin_again(directory).err();
         for interface in found {
             let pin = directory.join(link::pin_name(&interface.name));
             // It was attached to by another name.
@@ -91,8 +92,9 @@ impl KernelPlane {
             self.program.forget_others(directory)?;
             self.forget_other_fronts()?;
         }
+        let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
+        self.links.hold(directory, &on);
         if let Some(lost) = &self.lost {
-            let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
             lost.take_from(&on)?;
         }
         Ok((attached, failure))

@@ -1,6 +1,7 @@
 //! The guard: a program where the kernel delivers packets to the host itself, which drops those of
 //! services. They come there by interfaces that the XDP program is not on, or not yet again.
 
+use super::pinned::info_of;
 use super::{KernelPlane, load::missing};
 use crate::abi::types;
 use crate::error::{Context, Error};
@@ -10,6 +11,7 @@ use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -45,26 +47,42 @@ impl KernelPlane {
             .progs()
             .find(|program| program.name() == "weir_guard")
             .ok_or_else(|| missing("program", "weir_guard"))?;
+        let held = program.as_fd().try_clone_to_owned().context(|| "hold the guard".into())?;
+        let mut links = Vec::new();
         for (family, number) in FAMILIES {
-            let link = create(program.as_fd().as_raw_fd(), number)
+            let link = create(held.as_raw_fd(), number, PRIORITY..PRIORITY + PRIORITIES)
                 .context(|| format!("attach the guard for {family}"))?;
-            pin(&link, &directory.join(format!("{GUARD_PREFIX}{family}")))?;
+            pin(&link, &guard_pin(directory, family))?;
+            links.push(link);
         }
+        self.links.hold_guard(held, links);
         Ok(())
+    }
+
+    /// Whether somebody has detached it: a link of the hook's says nothing of that, but only one that is attached
+    /// keeps its priority from others.
+    pub fn is_guard_detached(&self) -> bool {
+        let is_free = |program: &OwnedFd, link: &OwnedFd| {
+            let Ok(info) = info_of(link) else { return false };
+            // SAFETY: plain numbers, which the kernel has written for a link of netfilter.
+            let about = unsafe { info.__bindgen_anon_1.netfilter };
+            let only = about.priority..about.priority + 1;
+            create(program.as_raw_fd(), about.pf, only).is_ok()
+        };
+        let any = self.links.of_guard(|program, all| all.iter().any(|one| is_free(program, one)));
+        any.unwrap_or(false)
     }
 
     /// Whether there is one, of this program or of an earlier one.
     pub fn is_guarded(&self) -> bool {
         let Some(directory) = &self.directory else { return false };
-        let pin = |family: &str| directory.join(format!("{GUARD_PREFIX}{family}"));
-        FAMILIES.iter().any(|(family, _)| pin(family).exists())
+        FAMILIES.iter().any(|(family, _)| guard_pin(directory, family).exists())
     }
 
     /// Whether all of it is pinned.
     pub fn is_wholly_guarded(&self) -> bool {
         let Some(directory) = &self.directory else { return false };
-        let pin = |family: &str| directory.join(format!("{GUARD_PREFIX}{family}"));
-        FAMILIES.iter().all(|(family, _)| pin(family).exists())
+        FAMILIES.iter().all(|(family, _)| guard_pin(directory, family).exists())
     }
 
     /// The program over this plane's table of services.
@@ -109,16 +127,22 @@ impl KernelPlane {
     }
 }
 
-fn create(program: i32, family: u32) -> io::Result<OwnedFd> {
+/// Where the guard of a family is pinned.
+fn guard_pin(directory: &Path, family: &str) -> PathBuf {
+    directory.join(format!("{GUARD_PREFIX}{family}"))
+}
+
+/// With the first of these priorities that nobody has.
+fn create(program: i32, family: u32, priorities: Range<i32>) -> io::Result<OwnedFd> {
     let mut error = io::Error::from_raw_os_error(libc::EBUSY);
-    for step in 0..PRIORITIES {
+    for priority in priorities {
         let mut options = bpf_link_create_opts {
             sz: size_of::<bpf_link_create_opts>() as _,
             ..Default::default()
         };
         options.__bindgen_anon_1.netfilter.pf = family;
         options.__bindgen_anon_1.netfilter.hooknum = NF_INET_LOCAL_IN;
-        options.__bindgen_anon_1.netfilter.priority = PRIORITY + step;
+        options.__bindgen_anon_1.netfilter.priority = priority;
         // SAFETY: a descriptor and options that outlive the call.
         let fd = unsafe { bpf_link_create(program, 0, BPF_NETFILTER, &options) };
         if fd >= 0 {

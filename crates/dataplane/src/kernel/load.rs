@@ -231,6 +231,7 @@ impl KernelPlane {
             object: None,
             shared: shared.collect::<Result<_, _>>()?,
             kept: super::taken::kept(object)?,
+            links: super::links::Links::default(),
             tracing: None,
             lost: None,
             hops: OnceLock::new(),

@@ -14,6 +14,7 @@ mod guard;
 mod held;
 mod hops;
 mod interfaces;
+mod links;
 mod load;
 mod loads;
 mod lost;
@@ -101,6 +102,8 @@ pub struct KernelPlane {
     shared: Vec<(&'static str, MapHandle)>,
     /// Its maps that are pinned: some are only mapped otherwise, and could not be pinned again.
     kept: Vec<taken::Kept>,
+    /// Its links, whatever becomes of their pins.
+    links: links::Links,
     /// Somebody looks at packets.
     tracing: Option<trace::Tracing>,
     /// Who counts frames that are lost on their way out, if the kernel tells.

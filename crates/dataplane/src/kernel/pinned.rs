@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// A link that is pinned.
@@ -95,14 +95,16 @@ fn own_macs(directory: &Path, plan: Option<&Plan>) -> Result<Vec<[u8; 6]>, Error
 
 /// The numbers of the interface that a pinned link is on, 0 if that is gone, and of its program.
 pub(super) fn look_at(pin: &Path) -> io::Result<(u32, u32)> {
-    let link = link::open(pin)?;
+    let info = info_of(&link::open(pin)?)?;
+    // SAFETY: plain numbers, which the kernel has written for a link of XDP.
+    Ok((unsafe { info.__bindgen_anon_1.xdp.ifindex }, info.prog_id))
+}
+
+/// What the kernel says of a link.
+pub(super) fn info_of(link: &OwnedFd) -> io::Result<bpf_link_info> {
     let mut info = bpf_link_info::default();
     let mut size = size_of::<bpf_link_info>() as u32;
     // SAFETY: a descriptor, and room of the size that is told.
     let done = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut size) };
-    if done < 0 {
-        return Err(io::Error::from_raw_os_error(-done));
-    }
-    // SAFETY: plain numbers, which the kernel has written for a link of XDP.
-    Ok((unsafe { info.__bindgen_anon_1.xdp.ifindex }, info.prog_id))
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(info) }
 }

@@ -48,12 +48,16 @@ impl KernelPlane {
         };
         let without = |name: &String| {
             let interface = Interface::find(name).ok()?;
+            if self.links.is_on(interface.index) {
+                return None;
+            }
             let what = off(&directory.join(link::pin_name(name)), &interface)?;
             Some((name.clone(), what.to_owned()))
         };
         TakenAway {
             interfaces: names.iter().filter_map(without).collect(),
-            pins: self.missing_pins(directory),
+            pins: self.missing_pins(directory, names),
+            guard: None,
         }
     }
 
@@ -88,7 +92,7 @@ impl KernelPlane {
     }
 
     /// The pins that are gone, in words.
-    fn missing_pins(&self, directory: &Path) -> Option<String> {
+    fn missing_pins(&self, directory: &Path, interfaces: &[String]) -> Option<String> {
         if is_gone(directory) {
             return Some(format!("{} is gone", directory.display()));
         }
@@ -102,6 +106,12 @@ impl KernelPlane {
         let parts = self.program.pins().unwrap_or_default();
         missing.extend(parts.into_iter().filter(|name| is_gone(&directory.join(name))));
         missing.extend(self.missing_of_front(directory));
+        let pins = interfaces.iter().map(|name| (name, link::pin_name(name)));
+        let without = pins.filter(|(name, pin)| {
+            is_gone(&directory.join(pin))
+                && Interface::find(name).is_ok_and(|found| self.links.is_on(found.index))
+        });
+        missing.extend(without.map(|(_, pin)| pin));
         if missing.is_empty() {
             return None;
         }

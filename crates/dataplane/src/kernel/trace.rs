@@ -234,6 +234,7 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
+        self.links.pin_again(directory)?;
         let replaced = link::replace_all(directory, self.link_entry());
         self.went_past_front();
         replaced?;

@@ -193,6 +193,8 @@ impl KernelPlane {
         if self.former.is_some() {
             return Err(Error::Resizing);
         }
+        // All links are to lead to the other memory.
+        self.links.pin_again(&directory)?;
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
         let possible = self.possible(limits);
         let changed = changed(&object, &directory, &possible)?;

@@ -1,0 +1,100 @@
+//! The links that this process holds. A link ends with its last descriptor or pin: while the control plane runs, what
+//! somebody does to pins takes no program off, and the pins can be made again.
+
+use super::pinned::info_of;
+use crate::error::Error;
+use crate::link;
+use std::ffi::CStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+#[derive(Default)]
+struct Held {
+    /// On interfaces.
+    xdp: Vec<OwnedFd>,
+    /// The guard's, of each family.
+    guards: Vec<OwnedFd>,
+    /// Its program.
+    guard: Option<OwnedFd>,
+}
+
+/// What is held.
+#[derive(Default)]
+pub(super) struct Links(Mutex<Held>);
+
+impl Links {
+    /// Whether a link that is held is on an interface.
+    pub fn is_on(&self, index: u32) -> bool {
+        self.with(|held| held.xdp.iter().any(|link| interface_of(link) == index))
+    }
+
+    /// Holds the pinned links that are on these interfaces, and no others.
+    pub fn hold(&self, directory: &Path, interfaces: &[u32]) {
+        let pins = link::pins_of_links(directory).unwrap_or_default();
+        let mut links: Vec<OwnedFd> = pins.iter().filter_map(|pin| link::open(pin).ok()).collect();
+        links.retain(|link| interfaces.contains(&interface_of(link)));
+        self.with(|held| held.xdp = links);
+    }
+
+    /// Pins those again whose pins are gone and which are on an interface.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] or [`Error::System`] if one cannot be pinned; the others are.
+    pub fn pin_again(&self, directory: &Path) -> Result<(), Error> {
+        let pins = link::pins_of_links(directory).unwrap_or_default();
+        let links = pins.iter().filter_map(|pin| link::open(pin).ok());
+        let pinned: Vec<u32> = links.map(|link| interface_of(&link)).collect();
+        self.with(|held| {
+            let mut failure = None;
+            for link in &held.xdp {
+                let index = interface_of(link);
+                if index == 0 || pinned.contains(&index) {
+                    continue;
+                }
+                let Some(name) = name_of(index) else { continue };
+                let pin = directory.join(link::pin_name(&name));
+                // One that leads nowhere may be there.
+                let _ = fs::remove_file(&pin);
+                if let Err(error) = link::pin_fd(link, &pin) {
+                    failure.get_or_insert(error);
+                }
+            }
+            failure.map_or(Ok(()), Err)
+        })
+    }
+
+    /// Holds the guard in the place of what was held.
+    pub fn hold_guard(&self, program: OwnedFd, guards: Vec<OwnedFd>) {
+        self.with(|held| (held.guard, held.guards) = (Some(program), guards));
+    }
+
+    /// What `look` says of the guard's program and links, if they are held.
+    pub fn of_guard<T>(&self, look: impl FnOnce(&OwnedFd, &[OwnedFd]) -> T) -> Option<T> {
+        self.with(|held| held.guard.as_ref().map(|program| look(program, &held.guards)))
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut Held) -> T) -> T {
+        what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The number of the interface that a link is on; 0: none.
+fn interface_of(link: &OwnedFd) -> u32 {
+    // SAFETY: a plain number, which the kernel has written for a link of XDP.
+    info_of(link).map_or(0, |info| unsafe { info.__bindgen_anon_1.xdp.ifindex })
+}
+
+/// The name of an interface of this network namespace.
+fn name_of(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for the longest name; the call ends what it writes with a zero.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: as above.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    name.to_str().ok().map(str::to_owned)
+}

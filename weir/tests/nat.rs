@@ -183,6 +183,13 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         warnings.contains(&past)
     };
     assert!(!warns());
+    // Nor does a start follow it: the configuration that was in force goes on.
+    balancer.kill();
+    balancer.launch().unwrap();
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("would be refused") && warnings.contains(&words), "{warnings}");
+    common::assert_unbroken(&mut held, "after a start", &balancer);
+    assert!(!warns());
     balancer.command(&["reload", "--break-connections"]).unwrap();
     common::eventually("it is warned of", warns);
     fs::write(balancer.config(), &text).unwrap();

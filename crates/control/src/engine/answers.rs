@@ -3,12 +3,13 @@
 //! as this host knows; that stands in the data plane for each backend, and follows the kernel's routes, so that nobody
 //! has to be asked for a route again.
 
-use super::Engine;
 use super::reload::words::in_words;
 use super::service::{PoolMember, ServiceRuntime};
+use super::{Engine, pin_directory};
 use crate::config::{Config, Service};
 use crate::neigh::{self, Interface};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_dataplane::KernelPlane;
 use weir_plane::Plane;
 
 /// Services that one sentence names.
@@ -30,12 +31,9 @@ impl<P: Plane> Engine<P> {
     /// Whose connections break by a configuration since it gives up the interface by which answers come. Those that
     /// come by one that is not the balancer's now either are as before.
     pub(super) fn answers_given_up(&self, config: &Config) -> Option<String> {
-        let (old, new) = (&self.config.balancer.interfaces, &config.balancer.interfaces);
-        if old == new {
-            return None;
-        }
-        let links = (self.links)().ok()?;
-        let (before, after) = (neigh::with_above(old, &links), neigh::with_above(new, &links));
+        let new = &config.balancer.interfaces;
+        let (old, links) = self.taken_from(new)?;
+        let (before, after) = (neigh::with_above(&old, &links), neigh::with_above(new, &links));
         let given_up = numbered(&links, |name| before.contains(name) && !after.contains(name));
         let (mut by, mut services) = (BTreeSet::new(), Vec::new());
         let (mut backends, mut open) = (0, Some(0));
@@ -70,6 +68,21 @@ impl<P: Plane> Engine<P> {
                 in_words(open, "breaks", "break")
             )
         })
+    }
+
+    /// The interfaces that packets are taken from, if those are others, and all that there are.
+    fn taken_from(&self, others: &[String]) -> Option<(Vec<String>, Vec<Interface>)> {
+        let known = &self.config.balancer.interfaces;
+        // At a start the configuration is that of the file already, and the program is where an earlier run has put it.
+        let starts = self.resumed && self.attached.is_empty() && self.name.is_none();
+        if !starts {
+            return (known != others).then(|| Some((known.clone(), (self.links)().ok()?)))?;
+        }
+        let pinned = KernelPlane::left_in(&pin_directory(&self.config.balancer.name)).ok()??;
+        let links = (self.links)().ok()?;
+        let on = |link: &&Interface| pinned.links.iter().any(|pin| pin.number == link.index);
+        let names = links.iter().filter(on).map(|link| link.name.clone()).collect();
+        Some((names, links))
     }
 
     /// What an operator should know of answers that come where weir takes no frames.

@@ -66,6 +66,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     };
     let report = demo::run(wanted.spec()?)?;
     out::report(&report, options.json, || format!("{}\n{}\n", report.table(), report.line()))?;
+    if let (true, Some(fault)) = (options.json, report.fault()) {
+        out::note(format_args!("lab: {fault}"));
+    }
     Ok(report.held())
 }
 

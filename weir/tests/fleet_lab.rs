@@ -16,7 +16,8 @@ fn lab_of_a_fleet(options: &[&str]) -> Value {
     let report = common::stdout(&said);
     let report: Value =
         serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
-    assert!(said.status.success(), "{report:#}");
+    let fault = common::stderr(&said).lines().last().unwrap_or_default().to_owned();
+    assert!(said.status.success(), "{report:#}\n{fault}");
     report
 }
 

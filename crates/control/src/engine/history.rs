@@ -197,7 +197,7 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
     let lock = match state_dir == *run_dir {
         true => Ok(None),
-        false => RunLock::acquire(&state_dir).map(Some),
+        false => RunLock::await_free(&state_dir).map(Some),
     };
     let done = match lock {
         Err(error @ StoreError::Locked { .. }) => return Err(error.into()),

@@ -311,7 +311,9 @@ fn listeners_and_services_have_places_of_their_own() {
         ("127.0.0.1:9469", "127.0.0.1:8080", "port = 80"),
         ("127.0.0.1:80", "10.0.0.1:81", "port = 80"),
         ("10.0.0.2:80", "10.0.0.2:81", "port = 80"),
+        // At the service's address they are its own, and at all others there is the listener.
         ("0.0.0.0:9469", "0.0.0.0:8080", "any_port = true\ncheck.enabled = false"),
+        ("[::]:9469", "127.0.0.1:8080", "any_port = true\ncheck.enabled = false"),
         ("0.0.0.0:9469", "[fd00::1]:9469", "port = 80"),
         ("10.0.0.1:53", "10.0.0.1:54", "port = 53\nprotocol = \"udp\"\ncheck.enabled = false"),
     ] {

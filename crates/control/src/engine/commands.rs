@@ -220,8 +220,7 @@ impl<P: Plane> Engine<P> {
             Command::Announced(reply) => drop(reply.send(self.announce_report())),
             Command::DrainSelf(drain, reply) => {
                 let done = self.drain_self(drain);
-                self.remember_command(&done);
-                drop(reply.send(done));
+                self.answer_change(done, None, reply);
             }
             Command::By(who, command) => {
                 self.asked_by(who);

@@ -268,21 +268,12 @@ fn await_free<L>(
     take()
 }
 
-/// Whether nothing is there under a name.
-pub(crate) fn is_gone(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| says_gone(&error))
-}
-
-fn says_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
 /// Whether an open file is the one that a path leads to. Where that cannot be told, it is.
 fn is_at(file: &File, path: &Path) -> bool {
     let Ok(ours) = file.metadata() else { return true };
     match fs::metadata(path) {
         Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        Err(error) => !says_gone(&error),
+        Err(error) => !files::says_gone(&error),
     }
 }
 

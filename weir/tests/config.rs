@@ -198,6 +198,21 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
         assert_failed(&output);
         assert_says(&stderr(&output), missing.to_str().unwrap(), &["cannot read", "No such file"]);
     }
+    // A directory is none, and has nothing in it afterwards.
+    let folder = directory.path().join("weir.d");
+    fs::create_dir(&folder).unwrap();
+    let names = || {
+        let all = fs::read_dir(directory.path()).unwrap().map(|one| one.unwrap().file_name());
+        all.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    for verb in ["check", "run", "doctor"] {
+        let output = common::weir(&[verb, "--config", folder.to_str().unwrap()]);
+        assert_failed(&output);
+        assert_says(&stderr(&output), folder.to_str().unwrap(), &["cannot read", "is a directory"]);
+        assert_eq!(names(), before, "{verb}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "{verb}");
+    }
 }
 
 #[test]

@@ -180,7 +180,12 @@ fn files_are_applied_whole_and_gone_back_to() {
     fs::create_dir(balancer.config()).unwrap();
     let said = common::try_command(&balancer, &format!("apply {path}")).unwrap_err();
     assert!(said.contains("is no file") && said.contains("nothing has changed"), "{said}");
-    assert!(balancer.config().is_dir());
+    // With nothing in it, and nothing beside it.
+    let waiting = format!("{}.weir-new", balancer.config().display());
+    assert!(!fs::exists(waiting).unwrap());
+    // Nor is one put in force.
+    let said = common::try_command(&balancer, &format!("apply {}", folder.path().display()));
+    assert!(said.unwrap_err().contains("is a directory"));
     fs::remove_dir(balancer.config()).unwrap();
     fs::write(balancer.config(), &first).unwrap();
     // A file that somebody has removed is there again, for its owner only.

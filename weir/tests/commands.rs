@@ -75,6 +75,38 @@ fn refusals_have_words_and_statuses() {
     common::assert_unbroken(&mut held, "after what was refused", &balancer);
 }
 
+/// What was changed is so, whether the output takes the words for it or not.
+#[test]
+fn a_change_whose_output_is_closed_is_said_to_be_made() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let run = |line: &str, output: &str| {
+        let socket = balancer.socket().display();
+        let script = format!("exec {} {line} --socket {socket} {output}", common::WEIR);
+        std::process::Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    for (weight, more, output, why) in [
+        (7, "", ">&-", "it is closed"),
+        (8, "--json", ">&-", "it is closed"),
+        (9, "", ">/dev/full", "No space left"),
+    ] {
+        let output = run(&format!("backend weight web4 b1 {weight} {more}"), output);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let done = format!("it is done all the same: backend b1 of web4 has weight {weight}");
+        assert!(said.contains(why) && said.contains(&done), "{said}");
+        let status = balancer.status().unwrap();
+        assert_eq!(common::backend(common::service(&status, "web4"), "b1")["weight"], weight);
+    }
+    // What only looks has not done it, and what is refused is said to be.
+    let looked = run("status", ">&-");
+    assert_eq!(looked.status.code(), Some(FAILED), "{}", stderr(&looked));
+    assert!(!stderr(&looked).contains("done all the same"), "{}", stderr(&looked));
+    let refused = run("backend weight web4 b9 3", ">&-");
+    assert_eq!(refused.status.code(), Some(NOT_FOUND), "{}", stderr(&refused));
+}
+
 /// A process that is stopped holds its socket: whoever asks is told in time, and nothing is lost.
 #[test]
 fn whoever_asks_a_stopped_instance_is_told() {

@@ -30,14 +30,14 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 use weir_host::files;
 
+pub use journal::Journal;
+pub use log::{Op, StateLog, StateRecord, check_logs};
+
 /// How often a lock that somebody has is looked at once more, and after what time: 2 s of it.
 const LOOKS: u32 = 100;
 const BETWEEN: Duration = Duration::from_millis(20);
 /// What the log says of a lock that is waited for.
 const HELD: &str = "waiting for 2 s, as its process may be ending";
-
-pub use journal::Journal;
-pub use log::{Op, StateLog, StateRecord, check_logs};
 
 /// Why something cannot be kept or read back.
 #[derive(Debug, thiserror::Error)]

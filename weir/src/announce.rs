@@ -28,7 +28,7 @@ pub fn drain(instance: Instance, drain: bool, json: bool) -> anyhow::Result<()> 
     let body = DrainRequest { drain };
     let mut answer: Answer = request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
     if drain && block_on(wait::withdrawn(&instance.client()))?? {
-        answer.done = "this balancer is drained: its routes are withdrawn".into();
+        answer.done = answer.done.replace("being withdrawn", "withdrawn");
     }
     say(&answer, json)
 }

@@ -101,7 +101,8 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
         },
     };
     if engine::unload(&name)? {
-        out::line(format_args!("{name}: data plane removed"));
+        let done = format!("{name}: data plane removed");
+        out::changed(&done, &done);
         return Ok(());
     }
     // Of what a file describes nothing is to be there, whether it was or not; a name may be mistyped.
@@ -211,9 +212,10 @@ pub fn reload(
 }
 
 pub fn say(answer: &Answer, json: bool) -> anyhow::Result<()> {
-    if json {
-        return out::json(answer).context("print");
-    }
-    out::line(format_args!("{}", answer.done));
+    let text = match json {
+        true => serde_json::to_string_pretty(answer).context("print")?,
+        false => answer.done.clone(),
+    };
+    out::changed(text, &answer.done);
     Ok(())
 }

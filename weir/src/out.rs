@@ -3,7 +3,8 @@
 //! A reader who goes away (`weir status | head -3`) has seen enough: the command ends at once,
 //! without a word, with the status that a shell shows for a program that SIGPIPE has ended. The
 //! signal itself stays ignored, because connections to backends and to an instance may end too.
-//! An output that takes no more, as on a full disk, or is none (`>&-`), ends the command with a message and status 1.
+//! An output that takes no more, as on a full disk, or is none (`>&-`), ends the command with a message and status 1;
+//! but what has changed something has done what it was asked for, and says both.
 //! Ending here drops nothing: what a command made in the kernel is gone before it prints.
 
 use serde::Serialize;
@@ -24,6 +25,17 @@ pub fn text(text: impl Display) {
 /// Prints a text and ends the line.
 pub fn line(text: impl Display) {
     write(format_args!("{text}\n"));
+}
+
+/// Prints what was changed, which is so whether the output takes it or not: `done` says it where it does not.
+pub fn changed(text: impl Display, done: &str) {
+    match put(format_args!("{text}\n")) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => process::exit(READER_GONE),
+        Err(error) => {
+            complain(format_args!("standard output: {error}; it is done all the same: {done}"));
+        }
+        Ok(()) => {}
+    }
 }
 
 /// Prints a value as JSON.
@@ -95,17 +107,20 @@ pub fn causes(error: &anyhow::Error) -> String {
 }
 
 fn write(text: std::fmt::Arguments<'_>) {
-    if stdio::stdout_was_closed() {
-        complain("standard output: it is closed");
-        process::exit(1);
-    }
-    let mut out = io::stdout().lock();
-    if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
+    if let Err(error) = put(text) {
         if error.kind() != ErrorKind::BrokenPipe {
             complain(format_args!("standard output: {error}"));
         }
         process::exit(status(&error));
     }
+}
+
+fn put(text: std::fmt::Arguments<'_>) -> io::Result<()> {
+    if stdio::stdout_was_closed() {
+        return Err(io::Error::other("it is closed"));
+    }
+    let mut out = io::stdout().lock();
+    out.write_fmt(text).and_then(|()| out.flush())
 }
 
 fn status(error: &io::Error) -> i32 {

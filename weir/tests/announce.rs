@@ -280,6 +280,10 @@ fn routers_are_led_to_balancers_that_can_serve() {
     // One has other ideas of its backends: it is drained, over a restart.
     let said = world.nodes[0].weir(&["drain", "self"]);
     assert!(said.status.success(), "{}", stderr(&said));
+    assert!(stdout(&said).contains("is drained: its routes are withdrawn"), "{}", stdout(&said));
+    let again = world.nodes[0].weir(&["drain", "self"]);
+    let words = "is drained already: its routes are withdrawn";
+    assert!(stdout(&again).contains(words), "{}", stdout(&again));
     world.leads_to("one is drained", &[2]);
     world.requests(3);
     world.nodes[0].kill();

@@ -38,6 +38,12 @@ fn refusals_have_words_and_statuses() {
         ("backend add web4 b9 10.77.2.1", CONFLICT, "has address 10.77.2.1"),
         ("backend add web4 b9 0.0.0.0", INVALID, "is not the address of one host"),
         ("backend add web4 b9 255.255.255.255", INVALID, "is not the address of one host"),
+        ("backend add web4 b9 127.0.0.1", INVALID, "address: 127.0.0.1 is a loopback address"),
+        ("backend add web6 b9 ::1", INVALID, "address: ::1 is a loopback address"),
+        ("backend add web6 b9 ff02::1", INVALID, "address: ff02::1 is not the address of one host"),
+        ("backend add web4 b9 241.2.3.4", INVALID, "which is reserved, and no host's; give the"),
+        ("backend add web4 b9 0.1.2.3", INVALID, "is of 0.0.0.0/8, which no host has"),
+        ("backend add web4 b9 10.77.255.255", CONFLICT, "is the broadcast address of a network"),
         ("source deny web4 fd00::/8", INVALID, "service web4 has addresses of IPv4 only"),
         ("source allow web6 192.0.2.0/24", INVALID, "service web6 has addresses of IPv6 only"),
         ("explain tcp 10.77.1.1 10.77.0.100:80", INVALID, "such as 192.0.2.7:4711"),
@@ -67,6 +73,38 @@ fn refusals_have_words_and_statuses() {
     assert_eq!(stderr(&nobody).matches("os error 2").count(), 1, "{}", stderr(&nobody));
     assert_eq!(common::tables(&balancer.status().unwrap()), before);
     common::assert_unbroken(&mut held, "after what was refused", &balancer);
+}
+
+/// What was changed is so, whether the output takes the words for it or not.
+#[test]
+fn a_change_whose_output_is_closed_is_said_to_be_made() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let run = |line: &str, output: &str| {
+        let socket = balancer.socket().display();
+        let script = format!("exec {} {line} --socket {socket} {output}", common::WEIR);
+        std::process::Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    for (weight, more, output, why) in [
+        (7, "", ">&-", "it is closed"),
+        (8, "--json", ">&-", "it is closed"),
+        (9, "", ">/dev/full", "No space left"),
+    ] {
+        let output = run(&format!("backend weight web4 b1 {weight} {more}"), output);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let done = format!("it is done all the same: backend b1 of web4 has weight {weight}");
+        assert!(said.contains(why) && said.contains(&done), "{said}");
+        let status = balancer.status().unwrap();
+        assert_eq!(common::backend(common::service(&status, "web4"), "b1")["weight"], weight);
+    }
+    // What only looks has not done it, and what is refused is said to be.
+    let looked = run("status", ">&-");
+    assert_eq!(looked.status.code(), Some(FAILED), "{}", stderr(&looked));
+    assert!(!stderr(&looked).contains("done all the same"), "{}", stderr(&looked));
+    let refused = run("backend weight web4 b9 3", ">&-");
+    assert_eq!(refused.status.code(), Some(NOT_FOUND), "{}", stderr(&refused));
 }
 
 /// A process that is stopped holds its socket: whoever asks is told in time, and nothing is lost.

@@ -198,6 +198,21 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
         assert_failed(&output);
         assert_says(&stderr(&output), missing.to_str().unwrap(), &["cannot read", "No such file"]);
     }
+    // A directory is none, and has nothing in it afterwards.
+    let folder = directory.path().join("weir.d");
+    fs::create_dir(&folder).unwrap();
+    let names = || {
+        let all = fs::read_dir(directory.path()).unwrap().map(|one| one.unwrap().file_name());
+        all.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    for verb in ["check", "run", "doctor"] {
+        let output = common::weir(&[verb, "--config", folder.to_str().unwrap()]);
+        assert_failed(&output);
+        assert_says(&stderr(&output), folder.to_str().unwrap(), &["cannot read", "is a directory"]);
+        assert_eq!(names(), before, "{verb}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "{verb}");
+    }
 }
 
 #[test]
@@ -311,7 +326,9 @@ fn listeners_and_services_have_places_of_their_own() {
         ("127.0.0.1:9469", "127.0.0.1:8080", "port = 80"),
         ("127.0.0.1:80", "10.0.0.1:81", "port = 80"),
         ("10.0.0.2:80", "10.0.0.2:81", "port = 80"),
+        // At the service's address they are its own, and at all others there is the listener.
         ("0.0.0.0:9469", "0.0.0.0:8080", "any_port = true\ncheck.enabled = false"),
+        ("[::]:9469", "127.0.0.1:8080", "any_port = true\ncheck.enabled = false"),
         ("0.0.0.0:9469", "[fd00::1]:9469", "port = 80"),
         ("10.0.0.1:53", "10.0.0.1:54", "port = 53\nprotocol = \"udp\"\ncheck.enabled = false"),
     ] {

@@ -93,6 +93,10 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     let explained = balancer.command(&["explain", "tcp", &from, "10.77.0.100:80"]).unwrap();
     let words = format!("{from} becomes 10.77.0.2:");
     assert!(explained.contains(&words) && explained.contains("it is open"), "{explained}");
+    let source = explained.split_once(" becomes 10.77.0.2:").unwrap().1;
+    let source = format!("10.77.0.2:{}", source.split_once(';').unwrap().0);
+    let back = balancer.command(&["explain", "tcp", "10.77.2.1:8080", &source]).unwrap();
+    assert!(back.contains("it comes to a source of full NAT"), "{back}");
 
     let open = |status: &Value| -> u64 {
         let sources = status["nat_sources"].as_array().expect("there are two");

@@ -180,7 +180,12 @@ fn files_are_applied_whole_and_gone_back_to() {
     fs::create_dir(balancer.config()).unwrap();
     let said = common::try_command(&balancer, &format!("apply {path}")).unwrap_err();
     assert!(said.contains("is no file") && said.contains("nothing has changed"), "{said}");
-    assert!(balancer.config().is_dir());
+    // With nothing in it, and nothing beside it.
+    let waiting = format!("{}.weir-new", balancer.config().display());
+    assert!(!fs::exists(waiting).unwrap());
+    // Nor is one put in force.
+    let said = common::try_command(&balancer, &format!("apply {}", folder.path().display()));
+    assert!(said.unwrap_err().contains("is a directory"));
     fs::remove_dir(balancer.config()).unwrap();
     fs::write(balancer.config(), &first).unwrap();
     // A file that somebody has removed is there again, for its owner only.
@@ -194,6 +199,27 @@ fn files_are_applied_whole_and_gone_back_to() {
         assert!(text.contains(words), "{words}: {text}");
     }
     common::assert_unbroken(&mut held, "at the end", &balancer);
+}
+
+/// What is said twice is one change, and the second answer says that it was so.
+#[test]
+fn a_drain_that_is_asked_for_twice_is_one_change() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let count = || whats(&history(&balancer)).len();
+    let before = count();
+    for (line, words, more) in [
+        ("undrain self", "this balancer was not drained", 0),
+        ("drain self", "this balancer is drained;", 1),
+        ("drain self", "this balancer is drained already;", 1),
+        ("undrain self", "this balancer is not drained any more", 2),
+        ("undrain self", "this balancer was not drained", 2),
+    ] {
+        let said = common::command(&balancer, line);
+        assert!(said.contains(words), "{line}: {said}");
+        assert_eq!(count(), before + more, "{line}: {said}");
+    }
 }
 
 /// A backend that goes with an applied file: what it held is what the history says.

@@ -550,3 +550,29 @@ fn a_page_that_cannot_be_served_is_a_warning() {
     drop(occupied);
     common::eventually("the page is served", || get(here, PAGE, "/").is_ok() && !warned().0);
 }
+
+/// Nor does only the log say that there are no metrics.
+#[test]
+fn metrics_that_cannot_be_served_are_a_warning() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let here = lab.balancer();
+    const OTHER: &str = "127.0.0.1:9470";
+    let occupied = here.enter(|| TcpListener::bind(AT)).unwrap().unwrap();
+    let balancer = common::start_with(&lab, &format!("metrics = \"{AT}\"\n"));
+    let warned = |at: &str| {
+        let words = format!("no metrics: cannot listen at {at}: ");
+        balancer.status().unwrap()["warnings"].to_string().contains(&words)
+    };
+    common::eventually("it is said at a start", || warned(AT));
+    drop(occupied);
+    let served = || get(here, AT, "/metrics").is_ok();
+    common::eventually("metrics are served", || served() && !warned(AT));
+    let _occupied = here.enter(|| TcpListener::bind(OTHER)).unwrap().unwrap();
+    with_metrics(&balancer, &format!("metrics = \"{OTHER}\""));
+    common::command(&balancer, "reload");
+    common::eventually("it is said after a reload", || warned(OTHER));
+    with_metrics(&balancer, "");
+    common::command(&balancer, "reload");
+    common::eventually("none are wanted", || !warned(OTHER));
+}

@@ -96,6 +96,20 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         balancer.command(&["explain", "tcp", "10.77.1.1:4000", "10.77.0.100:80"]).unwrap();
     assert!(explained.contains("10.77.0.100 becomes 10.77.2."), "{explained}");
     assert!(explained.contains(" port 8080, and 10.77.0.100 again in answers"), "{explained}");
+    // And of the way back.
+    for (from, to, becomes, service) in [
+        ("10.77.2.1:8080", "10.77.1.1:4000", "10.77.0.100:80", "web4"),
+        ("[fd77::2:1]:8080", "[fd77::1:1]:4000", "[fd77::100]:80", "web6"),
+    ] {
+        let explained = balancer.command(&["explain", "tcp", from, to]).unwrap();
+        for words in
+            [format!("{from} becomes {becomes}"), format!("an answer of nat of service {service}:")]
+        {
+            assert!(explained.contains(&words), "{words}: {explained}");
+        }
+    }
+    let other = balancer.command(&["explain", "tcp", "10.77.2.1:8081", "10.77.1.1:4000"]).unwrap();
+    assert!(other.contains("left to the kernel") && !other.contains("answer"), "{other}");
     let shown = balancer.command(&["status"]).unwrap();
     for words in
         [", by nat, ", "10.77.2.1:8080", "[fd77::2:1]:8080", "answers that were translated: "]

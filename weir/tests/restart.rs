@@ -264,6 +264,33 @@ fn a_second_instance_with_the_same_run_directory_is_refused() {
     held.extend(common::hold_both(&lab, 20));
 }
 
+/// The kernel may let go of a killed process's locks some moments after it has told of its end. A supervisor starts the
+/// next one at once.
+#[test]
+fn a_start_waits_for_the_locks_of_a_process_that_is_ending() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold_both(&lab, 20);
+    let waits = || common::log(&balancer).matches("as its process may be ending").count();
+    for place in [balancer.run_dir().join("lock"), balancer.pins()] {
+        // On a machine that is busy the wait may be over before this test has seen it.
+        common::eventually("a start that has waited", || {
+            balancer.kill();
+            let lock = fs::File::open(&place).unwrap();
+            common::eventually("nobody has it", || lock.try_lock().is_ok());
+            let before = waits();
+            std::thread::scope(|scope| {
+                let start = scope.spawn(|| balancer.launch().is_ok());
+                common::eventually("it waits", || waits() > before);
+                drop(lock);
+                start.join().unwrap()
+            })
+        });
+        common::assert_unbroken(&mut held, "after a start that has waited", &balancer);
+    }
+}
+
 /// A data plane whose connections nobody remembers is not taken over unasked.
 #[test]
 fn a_run_directory_without_a_memory_is_refused() {

@@ -232,6 +232,7 @@ fn refusals_say_what_would_be_right() {
         ("--protocol dccp", 2, "protocol: \"dccp\" is not tcp, udp or sctp"),
         ("--reason bad_mood", 2, "reason: \"bad_mood\" is not a reason that weir status prints"),
         ("--every 0", 2, "--every"),
+        ("--for 0s", 2, "nothing comes in no time: give one such as 10s"),
         ("--write /nowhere/to/be --for 1s", 1, "/nowhere/to/be"),
     ] {
         let (code, text) = refused(words);

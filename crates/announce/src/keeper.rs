@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use weir_host::files;
+use weir_host::files::{self, is_gone};
 
 /// How often a speaker is asked what it announces, beside each change: one that was restarted has lost it.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -202,6 +202,7 @@ impl Keeper {
         let all: BTreeSet<Route> = self.known.union(&wanted).copied().collect();
         // Whoever cannot be asked is told nothing.
         let current = speaker.current(&all).await.map_err(|error| error.to_string())?;
+        // Somebody may have removed what was written down.
         if all != self.known || !all.is_empty() && is_gone(&self.file) {
             // First written down: what is announced must be known to whoever comes after a SIGKILL.
             if let Err(error) = write_down(&self.file, &all) {
@@ -231,12 +232,6 @@ impl Keeper {
         self.announced = Some(wanted);
         Ok(())
     }
-}
-
-/// Whether somebody has removed what was written down.
-fn is_gone(path: &Path) -> bool {
-    let found = path.symlink_metadata();
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {

@@ -41,8 +41,8 @@ pub use laboratory::{ReproduceOptions, SimOptions};
 pub use pki::{PkiRole, PkiVerb, Place};
 
 use values::{
-    address_and_port, change, flow_end, list_time, load, look_every, name, patience, plane_kind,
-    socket, weight,
+    address_and_port, change, flow_end, list_time, load, look_every, look_for, name, patience,
+    plane_kind, socket, weight,
 };
 
 /// What a command ends with.
@@ -141,7 +141,7 @@ pub struct TraceOptions {
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// End after so long: 10s, 5m.
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = look_for)]
     pub duration: Option<Duration>,
     /// Tell which rules of the program each packet goes through.
     #[arg(long)]

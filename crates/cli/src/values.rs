@@ -73,6 +73,13 @@ pub(crate) fn look_every(text: &str) -> Result<Duration, String> {
     fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
 }
 
+/// For how long packets are looked at.
+pub(crate) fn look_for(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let looks = time > Duration::ZERO;
+    looks.then_some(time).ok_or_else(|| "nothing comes in no time: give one such as 10s".into())
+}
+
 /// For how long nothing need be heard.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;

@@ -56,6 +56,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use server::Working;
+pub(crate) use server::listen_at;
 use socket::Door;
 use std::convert::Infallible;
 use std::io;

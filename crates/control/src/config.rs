@@ -89,9 +89,9 @@ pub fn is_name(name: &str) -> bool {
     validate::is_name(name)
 }
 
-/// Whether an address is one of a host, and not of many or of none.
-pub fn is_host(address: IpAddr) -> bool {
-    validate::is_host(address)
+/// Why an address can be no backend's; none if it can.
+pub fn no_backend(address: IpAddr) -> Option<&'static str> {
+    validate::no_backend(address)
 }
 
 /// The largest weight of a backend.

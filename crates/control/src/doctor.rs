@@ -94,7 +94,7 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
     let found = backends.filter_map(|(service, backend)| {
         let error = match neigh::route(backend.address) {
             Ok(route) => NeighError::Gateway { address: backend.address, gateway: route.gateway? },
-            Err(error @ NeighError::Local { .. }) => error,
+            Err(error @ (NeighError::Local { .. } | NeighError::Broadcast { .. })) => error,
             Err(_) => return None,
         };
         Some(format!("service {service:?}: backend {:?}: {error}", backend.name))

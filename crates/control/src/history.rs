@@ -15,9 +15,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-use weir_host::files;
+use weir_host::files::{self, is_gone};
 
-use crate::store::{Document, StoreError, is_gone, write_whole};
+use crate::store::{Document, StoreError, write_whole};
 
 /// Changes of the file that are kept, with their texts.
 const FILES: usize = 50;

@@ -61,15 +61,26 @@ pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
             run_dirs.push(noted);
         }
     }
-    run_dirs.iter().find_map(|run_dir| find_in(run_dir, path, plane))
+    // The first is its own, and who had that may have been killed a moment ago; others run.
+    let mut all = run_dirs.iter().enumerate();
+    all.find_map(|(number, run_dir)| find_in(run_dir, number == 0, path, plane))
 }
 
-fn find_in(run_dir: &Path, path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
+fn find_in(
+    run_dir: &Path,
+    waits: bool,
+    path: &Path,
+    plane: Option<PlaneKind>,
+) -> Option<(Config, u64)> {
     if !RunLock::is_used(run_dir) {
         return None;
     }
     // An instance that runs has its history in its own hands.
-    let _lock = RunLock::acquire(run_dir).ok()?;
+    let lock = match waits {
+        true => RunLock::await_free(run_dir),
+        false => RunLock::acquire(run_dir),
+    };
+    let _lock = lock.ok()?;
     let history = History::open(&dir_of(run_dir));
     if history.file() != Some(&*of_file(path)) {
         return None;

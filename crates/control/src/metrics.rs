@@ -2,7 +2,7 @@
 //! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
 //! plane where the data plane counts them.
 
-use crate::api::Common;
+use crate::api::{Common, listen_at};
 use crate::engine::{
     AgentStatus, BackendStatus, Command, DiscoverStatus, PlaneStatus, Sender, ServiceStatus, Status,
 };
@@ -26,10 +26,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tracing::{info, warn};
 
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -39,8 +38,8 @@ const KEPT: Duration = Duration::from_secs(1);
 const READERS: usize = 32;
 /// Whoever has not sent a request and taken the answer by then is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an address that cannot be listened at is left alone.
-const AGAIN: Duration = Duration::from_secs(5);
+/// What is served.
+const METRICS: &str = "metrics";
 
 /// The text of a status.
 ///
@@ -764,39 +763,28 @@ async fn metrics(State(source): State<Source>) -> Response {
 }
 
 /// Serves metrics at the address that `wanted` holds, and follows it. An address that cannot be listened at
-/// is warned of once, and tried again.
+/// is a warning of the status, and is tried again.
 pub(crate) async fn serve(
     engine: Sender,
     common: Arc<Common>,
     mut wanted: watch::Receiver<Option<SocketAddr>>,
 ) {
-    let source = Source { engine, common, kept: Arc::default() };
+    let source = Source { engine, common: Arc::clone(&common), kept: Arc::default() };
     let router = Router::new().route("/metrics", get(metrics)).with_state(source);
     loop {
         let address = *wanted.borrow_and_update();
         tokio::select! {
-            () = listen(address, &router) => {}
+            () = listen(address, &router, &common) => {}
             changed = wanted.changed() => if changed.is_err() { return },
         }
     }
 }
 
 /// Serves until it is dropped.
-async fn listen(address: Option<SocketAddr>, router: &Router) {
+async fn listen(address: Option<SocketAddr>, router: &Router, common: &Common) {
+    common.say_of(METRICS, None);
     let Some(address) = address else { return std::future::pending().await };
-    let mut warned = false;
-    let listener = loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => break listener,
-            Err(error) if !warned => {
-                warn!(%address, %error, "no metrics: cannot listen there; it is tried again");
-                warned = true;
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(AGAIN).await;
-    };
-    info!(%address, "metrics");
+    let listener = listen_at(address, METRICS, common).await;
     // The oldest first. They end with this.
     let (mut readers, mut order) = (JoinSet::new(), VecDeque::new());
     loop {

@@ -80,6 +80,12 @@ pub enum NeighError {
         /// The address that was asked for.
         address: IpAddr,
     },
+    /// The address is that of all hosts on a link.
+    #[error("{address} is the broadcast address of a network that this host is on")]
+    Broadcast {
+        /// The address that was asked for.
+        address: IpAddr,
+    },
 }
 
 /// Where frames for an address go: the three things that a frame's header needs.
@@ -185,7 +191,7 @@ pub enum Kind {
 /// makes the kernel resolve it: ask again a little later.
 ///
 /// # Errors
-/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::NotEthernet`],
+/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::Broadcast`], [`NeighError::NotEthernet`],
 /// [`NeighError::Gateway`] if no frame can go there as things are.
 pub async fn resolve(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
     // The kernel may make a question wait for others that configure interfaces.
@@ -563,7 +569,7 @@ pub fn own_address(
 /// The route to an address.
 ///
 /// # Errors
-/// [`NeighError::NoRoute`], [`NeighError::Local`].
+/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::Broadcast`].
 pub fn route(address: IpAddr) -> Result<Route, NeighError> {
     let mut question = RouteMessage::default();
     question.header.address_family = family(address);
@@ -593,6 +599,7 @@ pub fn route(address: IpAddr) -> Result<Route, NeighError> {
     match found.header.kind {
         RouteType::Unicast => read_route(&found).ok_or_else(unreachable),
         RouteType::Local => Err(NeighError::Local { address }),
+        RouteType::Broadcast => Err(NeighError::Broadcast { address }),
         _ => Err(unreachable()),
     }
 }

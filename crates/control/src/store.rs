@@ -20,15 +20,24 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::info;
 use weir_host::files;
 
 pub use journal::Journal;
 pub use log::{Op, StateLog, StateRecord, check_logs};
+
+/// How often a lock that somebody has is looked at once more, and after what time: 2 s of it.
+const LOOKS: u32 = 100;
+const BETWEEN: Duration = Duration::from_millis(20);
+/// What the log says of a lock that is waited for.
+const HELD: &str = "waiting for 2 s, as its process may be ending";
 
 /// Why something cannot be kept or read back.
 #[derive(Debug, thiserror::Error)]
@@ -176,6 +185,14 @@ impl RunLock {
             Err((_, errno)) => Err(StoreError::io("lock", &path)(errno.into())),
         }
     }
+
+    /// The same for a start: a process that was killed is given a moment to let go of it.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire).
+    pub fn await_free(run_dir: &Path) -> Result<Self, StoreError> {
+        await_free(|| Self::acquire(run_dir), BETWEEN)
+    }
 }
 
 /// Holds the directory of an instance's pins for this process; let go when dropped, or when the
@@ -217,15 +234,38 @@ impl NameLock {
             }
         }
     }
+
+    /// The same for a start: a process that was killed is given a moment to let go of it.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire).
+    pub fn await_free(directory: &Path) -> Result<Self, StoreError> {
+        await_free(|| Self::acquire(directory), BETWEEN)
+    }
 }
 
-/// Whether nothing is there under a name.
-pub(crate) fn is_gone(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| says_gone(&error))
-}
-
-fn says_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// Tries to take a lock until nobody has it any more, and not for ever. Where the kernel has much to take apart of a
+/// process that was killed, it lets go of its locks some moments after that; whoever starts the next one at once is
+/// not to be told that another one runs.
+fn await_free<L>(
+    take: impl Fn() -> Result<L, StoreError>,
+    between: Duration,
+) -> Result<L, StoreError> {
+    let is_held = |error: &StoreError| {
+        matches!(error, StoreError::Locked { .. } | StoreError::Running { .. })
+    };
+    for look in 0..LOOKS {
+        match take() {
+            Err(error) if is_held(&error) => {
+                if look == 0 {
+                    info!("{HELD}: {error}");
+                }
+                thread::sleep(between);
+            }
+            taken => return taken,
+        }
+    }
+    take()
 }
 
 /// Whether an open file is the one that a path leads to. Where that cannot be told, it is.
@@ -233,7 +273,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     let Ok(ours) = file.metadata() else { return true };
     match fs::metadata(path) {
         Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        Err(error) => !says_gone(&error),
+        Err(error) => !files::says_gone(&error),
     }
 }
 

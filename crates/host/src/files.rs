@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// What a file that is made may be used for, and by whom.
 const MODE: u32 = 0o600;
+/// So many names of files are said.
+const NAMED: usize = 3;
 
 /// Opens a file that is there, to read it.
 ///
@@ -106,6 +108,25 @@ pub fn gone(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// Whether nothing is called so. Where that cannot be told, something is.
+pub fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| says_gone(&error))
+}
+
+/// Whether an error of the system says that nothing is called so.
+pub fn says_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// The first of several names, and how many more there are.
+pub fn in_words(names: &[String]) -> String {
+    let named = names[..names.len().min(NAMED)].join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 
@@ -216,6 +237,24 @@ mod tests {
             assert_eq!(fs::symlink_metadata(&name).unwrap().mode() & 0o7777, MODE);
             assert_eq!(fs::read_to_string(&target).unwrap(), PRECIOUS);
         }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, file) = (folder.path().join("name"), folder.path().join("file"));
+        symlink("nowhere", &name).unwrap();
+        fs::write(&file, "").unwrap();
+        assert!(!is_gone(&name) && !is_gone(&file));
+        assert!(is_gone(&folder.path().join("nowhere")) && is_gone(&file.join("below")));
+    }
+
+    #[test]
+    fn few_names_are_said_and_many_are_counted() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        assert_eq!(in_words(&names[..1]), "a");
+        assert_eq!(in_words(&names[..3]), "a, b, c");
+        assert_eq!(in_words(&names), "a, b, c and 2 more");
     }
 
     /// Another name of a file of somebody else is not written into, either.

@@ -86,7 +86,7 @@ impl Common {
     }
 
     /// Why something is not served, or that it is.
-    pub(super) fn say_of(&self, what: &'static str, why: Option<String>) {
+    pub(crate) fn say_of(&self, what: &'static str, why: Option<String>) {
         let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
         match why {
             Some(why) => drop(unserved.insert(what, why)),

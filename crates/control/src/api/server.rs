@@ -383,8 +383,12 @@ fn passes(error: &io::Error) -> bool {
 const PAGE: &str = "page";
 const BY_TLS: &str = "API by TLS";
 
-/// Listens at an address, as soon as that can be.
-async fn listen(address: SocketAddr, what: &'static str, common: &Common) -> TcpListener {
+/// Listens at an address, as soon as that can be. Until then the status says that there is none of what is served there.
+pub(crate) async fn listen_at(
+    address: SocketAddr,
+    what: &'static str,
+    common: &Common,
+) -> TcpListener {
     let mut warned = false;
     loop {
         match TcpListener::bind(address).await {
@@ -398,8 +402,8 @@ async fn listen(address: SocketAddr, what: &'static str, common: &Common) -> Tcp
                     warn!(%address, %error, "no {what}: cannot listen there; it is tried again");
                     warned = true;
                 }
-                common
-                    .say_of(what, Some(format!("no {what}: cannot listen at {address}: {error}")));
+                let why = format!("no {what}: cannot listen at {address}: {error}; tried again");
+                common.say_of(what, Some(why));
             }
         }
         tokio::time::sleep(AGAIN).await;
@@ -423,7 +427,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router, common: Arc<Common>) {
     common.say_of(PAGE, None);
     let Some(address) = address else { return std::future::pending().await };
-    let listener = listen(address, PAGE, &common).await;
+    let listener = listen_at(address, PAGE, &common).await;
     let mut crowd = Crowd::default();
     loop {
         let (stream, from) = accept(&listener).await;
@@ -456,7 +460,7 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<C
         }
         tokio::time::sleep(AGAIN).await;
     };
-    let listener = listen(wanted.listen, BY_TLS, &common).await;
+    let listener = listen_at(wanted.listen, BY_TLS, &common).await;
     let mut crowd = Crowd::default();
     let mut daily = tokio::time::interval(DAY);
     loop {

@@ -458,6 +458,36 @@ fn faults_of_backends() {
             words: &["\"10.0.0.300\" is not an IP address"],
         },
         Case {
+            what: "loopback",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"127.0.0.1\"",
+            line: 13,
+            words: &["backend \"b2\": address: 127.0.0.1 is a loopback address", "10.0.0.11"],
+        },
+        Case {
+            what: "class E",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"240.0.0.1\"",
+            line: 13,
+            words: &["240.0.0.1 is of 240.0.0.0/4, which is reserved", "10.0.0.11"],
+        },
+        Case {
+            what: "this network",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"0.0.0.7\"",
+            line: 13,
+            words: &["0.0.0.7 is of 0.0.0.0/8", "10.0.0.11"],
+        },
+        Case {
+            what: "multicast",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"239.1.2.3\"",
+            line: 13,
+            words: &["239.1.2.3 is not the address of one host", "10.0.0.11"],
+        },
+        Case {
+            what: "broadcast",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"255.255.255.255\"",
+            line: 13,
+            words: &["255.255.255.255 is not the address of one host", "10.0.0.11"],
+        },
+        Case {
             what: "vip as backend",
             text: "[[service.backend]]\nname = \"b2\"\naddress = \"10.0.0.1\"",
             line: 13,

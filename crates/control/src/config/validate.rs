@@ -44,7 +44,7 @@ use super::{
 };
 pub(super) use check::Check;
 use scope::Scope;
-pub(super) use service::{Service, is_host, is_name};
+pub(super) use service::{Service, is_name, no_backend};
 
 /// The file with every given value in range; what was not given is `None`.
 #[derive(Debug)]

@@ -222,6 +222,9 @@ fn next_hop(
             let mend = "give the backend's own address; a balancer cannot be its own backend";
             return Finding::fail("next-hop", error.to_string(), mend);
         }
+        Err(error @ NeighError::Broadcast { .. }) => {
+            return Finding::fail("next-hop", error.to_string(), "give the backend's own address");
+        }
         Err(error @ NeighError::Gateway { .. }) => {
             let mend = "set forward to a tunnel, such as \"ipip\", or to \"nat\"; or move the backend to this link, or \
                         give this host an interface on the backend's";

@@ -1,6 +1,5 @@
 //! What is announced to routers: the facts for whoever decides it, and the operator's word.
 
-use super::commands::Done;
 use super::{Engine, EngineError};
 use crate::store::StoreError;
 use std::path::PathBuf;
@@ -123,9 +122,14 @@ impl<P: Plane> Engine<P> {
         drained.then(|| self.config.balancer.run_dir.join(DRAINED))
     }
 
-    /// Withdraws all routes of this balancer, or announces them again. It outlives restarts.
-    pub(super) fn drain_self(&mut self, drain: bool) -> Done {
+    /// Withdraws all routes of this balancer, or announces them again. It outlives restarts. Also says whether that
+    /// has changed anything.
+    pub(super) fn drain_self(&mut self, drain: bool) -> Result<(String, bool), EngineError> {
         let file = self.config.balancer.run_dir.join(DRAINED);
+        let announcer = self.announcer.as_ref();
+        let was = announcer.map_or_else(|| file.symlink_metadata().is_ok(), |one| one.drained);
+        let changed = drain != was;
+        // Said twice, it is written and told twice: somebody may have cleared it away.
         let written = if drain { files::write(&file, b"") } else { files::gone(&file) };
         written.map_err(|source| StoreError::Io { doing: "write", path: file, source })?;
         if let Some(announcer) = &mut self.announcer {
@@ -141,14 +145,25 @@ impl<P: Plane> Engine<P> {
                 "this balancer is {done} yet: {error}; it is tried again, and weir announce says when it is done"
             )));
         }
-        Ok(match (drain, self.config.announce.is_some()) {
-            (true, true) => "this balancer is drained: its routes are being withdrawn",
-            (false, true) => "this balancer is announced again, as far as its services stand",
-            (true, false) => {
-                "this balancer is drained; its file has no [announce], so no route was its own"
+        let already = if changed { "" } else { " already" };
+        let said = match (drain, self.config.announce.is_some()) {
+            (true, true) => {
+                let over = !changed && self.announced().0.is_empty();
+                let being = if over { "" } else { "being " };
+                format!("this balancer is drained{already}: its routes are {being}withdrawn")
             }
-            (false, false) => "this balancer is not drained; its file has no [announce]",
-        }
-        .into())
+            (false, true) => {
+                let again = if changed { "again" } else { "already" };
+                format!("this balancer is announced {again}, as far as its services stand")
+            }
+            (true, false) => format!(
+                "this balancer is drained{already}; its file has no [announce], so no route was its own"
+            ),
+            (false, false) => {
+                let word = if changed { "is not drained any more" } else { "was not drained" };
+                format!("this balancer {word}; its file has no [announce]")
+            }
+        };
+        Ok((said, changed))
     }
 }

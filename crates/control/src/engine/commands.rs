@@ -13,7 +13,7 @@ use super::{
 use crate::config::{Backend, DeadConnections, Source, Spoken, Via};
 use crate::health::{Target, Transition, Way};
 use crate::history::Who;
-use crate::neigh::{self, Change};
+use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -220,8 +220,7 @@ impl<P: Plane> Engine<P> {
             Command::Announced(reply) => drop(reply.send(self.announce_report())),
             Command::DrainSelf(drain, reply) => {
                 let done = self.drain_self(drain);
-                self.remember_command(&done);
-                drop(reply.send(done));
+                self.answer_change(done, None, reply);
             }
             Command::By(who, command) => {
                 self.asked_by(who);
@@ -469,10 +468,13 @@ impl<P: Plane> Engine<P> {
         let joined = self.service(service)?;
         joined.may_add(backend, others)?;
         self.answers_apart(service, backend)?;
-        if joined.configured.forward.passes_routers() {
-            return Ok(());
+        let routed = joined.configured.forward.passes_routers();
+        match self.on_a_link(backend.address) {
+            Err(error) if !routed || matches!(error, NeighError::Broadcast { .. }) => {
+                Err(EngineError::Conflict(error.to_string()))
+            }
+            _ => Ok(()),
         }
-        self.on_a_link(backend.address).map_err(|error| EngineError::Conflict(error.to_string()))
     }
 
     fn remove_backend(&mut self, service: &str, backend: &str) -> Done {

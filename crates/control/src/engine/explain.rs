@@ -8,20 +8,22 @@ use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use weir_plane::{Listen, Plane, SourceTable};
+use std::net::SocketAddr;
+use weir_plane::forward::Origin;
+use weir_plane::{Listen, Plane, SourceTable, VipKey};
 use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
     Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
 use weir_wire::quic::Id;
-use weir_wire::{FlowKey, Reason};
+use weir_wire::{FlowKey, Protocol, Reason, map_address, unmap_address};
 
 /// A flow's way through the tables, as `weir explain` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The flow: protocol, source and destination.
     pub flow: String,
-    /// The service, if one takes it.
+    /// The service, if one takes it, or whose answer it is under NAT.
     pub service: Option<String>,
     /// Method of the service.
     pub method: Option<String>,
@@ -121,9 +123,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<Explanation, EngineError> {
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
         let Some(service) = self.service_of(flow) else {
-            said.why = "no service is configured at this destination; its packets are left to \
-                        the kernel"
-                .into();
+            self.explain_answer(flow, &mut said);
             return Ok(said);
         };
         said.service = Some(service.configured.name.clone());
@@ -179,6 +179,45 @@ impl<P: Plane> Engine<P> {
         }
         said.why = because(service, image.method(), state, &decided, &alone);
         Ok(said)
+    }
+
+    /// What becomes of packets to where no service is: those of backends may be translated, in the order in which
+    /// the data plane asks.
+    fn explain_answer(&self, flow: &FlowKey, said: &mut Explanation) {
+        let own = SocketAddr::from((unmap_address(&flow.src), flow.src_port));
+        let is_source = |one: &Origin| {
+            map_address(one.address) == flow.dst
+                && (one.first_port..=one.last_port).contains(&flow.dst_port)
+        };
+        let rules = self.plane.mapping_rules().filter(|_| flow.protocol != Protocol::Sctp);
+        if rules.is_some_and(|rules| rules.origins.iter().flatten().any(is_source)) {
+            said.why = format!(
+                "it comes to a source of full NAT: translated back for the client whose connection has this port, \
+                 and dropped as {} if none has",
+                Reason::NoMapping
+            );
+            return;
+        }
+        let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
+        let any = VipKey { port: None, ..from };
+        let all = self.translated.as_ref();
+        let to = all.and_then(|all| all.get(&from).or_else(|| all.get(&any))).map(|to| to.service);
+        let whose = to.and_then(|to| self.services.values().find(|one| one.vip() == to));
+        let (Some(to), Some(service)) = (to, whose) else {
+            said.why = "no service is configured at this destination; its packets are left to \
+                        the kernel"
+                .into();
+            return;
+        };
+        let name = &service.configured.name;
+        let becomes = (unmap_address(&to.address), to.port.unwrap_or(flow.src_port));
+        said.service = Some(name.clone());
+        said.method = Some(service.configured.method.name().into());
+        said.translation = Some(format!("{own} becomes {}", SocketAddr::from(becomes)));
+        said.why = format!(
+            "it is an answer of nat of service {name}: translated back, and sent on to the client; only one for this \
+             host itself is left to the kernel"
+        );
     }
 
     /// Says what the service's lists say of the source; returns whether they deny it.

@@ -180,8 +180,9 @@ impl<P: Plane> Engine<P> {
 
     /// Whether frames can be sent to an address as they are, as far as routes say.
     pub(super) fn on_a_link(&self, address: IpAddr) -> Result<(), NeighError> {
+        use NeighError::{Broadcast, Gateway, Local};
         match (self.resolve)(address) {
-            Err(error @ (NeighError::Gateway { .. } | NeighError::Local { .. })) => Err(error),
+            Err(error @ (Gateway { .. } | Local { .. } | Broadcast { .. })) => Err(error),
             _ => Ok(()),
         }
     }

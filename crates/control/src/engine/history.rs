@@ -69,6 +69,11 @@ impl Beside {
             Err(error) if error.kind() == ErrorKind::NotFound => gone(config_path)?,
             target => target?,
         };
+        // A folder would change places with the file, and be left under its name.
+        if fs::metadata(&target).is_ok_and(|there| !there.is_file()) {
+            let why = "it is no file, and in the way of one";
+            return Err(std::io::Error::new(ErrorKind::InvalidInput, why));
+        }
         let (path, new) = (waiting(&target), !target.exists());
         let beside = Self { path, target, new };
         let _ = fs::remove_file(&beside.path);
@@ -197,7 +202,7 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
     let lock = match state_dir == *run_dir {
         true => Ok(None),
-        false => RunLock::acquire(&state_dir).map(Some),
+        false => RunLock::await_free(&state_dir).map(Some),
     };
     let done = match lock {
         Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
@@ -421,12 +426,6 @@ impl<P: Plane> Engine<P> {
         match (fs::metadata(&self.config_path), Config::text(&self.config_path)) {
             (Err(error), _) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(String::new());
-            }
-            (Ok(there), _) if !there.is_file() => {
-                return Err(EngineError::Conflict(format!(
-                    "{} is no file, and is in the way of what would be written there; nothing has changed",
-                    self.config_path.display()
-                )));
             }
             (_, Ok(there)) if [&current.digest, &digest(text)].contains(&&digest(&there)) => {
                 return Ok(String::new());

@@ -5,14 +5,11 @@
 use super::{Engine, EngineError, tolerate};
 use crate::config::Config;
 use crate::history;
-use crate::store::{RunLock, is_gone};
+use crate::store::RunLock;
 use std::path::{Path, PathBuf};
 use tracing::{error, info, warn};
-use weir_host::files;
+use weir_host::files::{self, is_gone};
 use weir_plane::Plane;
-
-/// So many names of files are said.
-const NAMED: usize = 3;
 
 impl<P: Plane> Engine<P> {
     /// Looks whether all that was written down is there, and writes it anew if it is not.
@@ -126,10 +123,7 @@ fn words(gone: &[PathBuf], run_dir: &Path) -> String {
     if is_gone(run_dir) {
         return format!("the run directory {} is gone", run_dir.display());
     }
-    let named: Vec<String> =
-        gone.iter().take(NAMED).map(|path| path.display().to_string()).collect();
-    let more = gone.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let names: Vec<String> = gone.iter().map(|path| path.display().to_string()).collect();
     let are = if gone.len() == 1 { "is" } else { "are" };
-    format!("{}{more} {are} gone", named.join(", "))
+    format!("{} {are} gone", files::in_words(&names))
 }

@@ -333,7 +333,7 @@ impl Engine {
         if !RunLock::is_used(&config.balancer.run_dir) {
             may_start(&config, &config_path, &directory)?;
         }
-        let lock = RunLock::acquire(&config.balancer.run_dir)?;
+        let lock = RunLock::await_free(&config.balancer.run_dir)?;
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
         Document::read(&config.balancer.run_dir)?;
@@ -354,7 +354,7 @@ impl Engine {
             path: directory.clone(),
             source,
         })?;
-        let name = NameLock::acquire(&directory)?;
+        let name = NameLock::await_free(&directory)?;
         let opened = Self::open_pinned(&directory, config, config_path, health, lock, starting);
         match opened {
             Ok(mut engine) => {
@@ -437,7 +437,7 @@ impl Engine {
 fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
     network::may_attach(config, &Source::File(file.to_owned()), directory)?;
     if directory.exists() {
-        NameLock::acquire(directory).map(drop)?
+        NameLock::await_free(directory).map(drop)?
     }
     Ok(())
 }
@@ -456,7 +456,7 @@ pub fn unload(name: &str) -> Result<bool, EngineError> {
     if !directory.exists() {
         return Ok(false);
     }
-    let _name = NameLock::acquire(&directory).map_err(|error| match error {
+    let _name = NameLock::await_free(&directory).map_err(|error| match error {
         StoreError::Running { .. } => EngineError::Busy(
             format!(
                 "an instance of this name is running, {name}, and its data plane is not removed under it: stop it \

@@ -18,7 +18,7 @@ use super::update::Trouble;
 use super::young::Young;
 use crate::config::{
     Affinity, AllDown, Backend, Bounds, DeadConnections, Limits, Protocol, Service, Spoken,
-    is_host, is_name,
+    is_name, no_backend,
 };
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -788,8 +788,10 @@ impl ServiceRuntime {
                 ));
             }
         }
-        if !is_host(address) {
-            return invalid(format!("{address} is not the address of one host"));
+        if let Some(why) = no_backend(address) {
+            return invalid(format!(
+                "address: {address} {why}; give the backend's own, which packets are sent to"
+            ));
         }
         let family = self.configured.has_family(address.is_ipv4());
         if !family && !self.configured.forward.is_tunnel() {

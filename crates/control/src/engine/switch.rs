@@ -25,7 +25,7 @@ impl Engine<P4<Switch>> {
     ) -> Result<Self, EngineError> {
         let from = Source::File(config_path.clone());
         may_attach_beside(&config, &from)?;
-        let lock = RunLock::acquire(&config.balancer.run_dir)?;
+        let lock = RunLock::await_free(&config.balancer.run_dir)?;
         crate::store::check_logs(&config.balancer.run_dir)?;
         super::Document::read(&config.balancer.run_dir)?;
         let address = config.p4.thrift.to_string();

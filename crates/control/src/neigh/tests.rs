@@ -85,6 +85,8 @@ fn what_cannot_be_reached_is_said() {
             };
             assert!(matches!(error, NeighError::Local { .. }), "{text}: {error}");
         }
+        let error = resolve_now(address("10.9.0.255")).unwrap_err();
+        assert!(matches!(error, NeighError::Broadcast { .. }), "{error}");
         // On the link, and nobody has it.
         assert_eq!(resolve_now(address("10.9.0.99")).unwrap(), None);
         for name in ["eth1", "", "a-name-far-too-long-for-an-interface", "é"] {

@@ -12,14 +12,14 @@
 //! the two files) it says nothing. What is there of a record that was not written to its end is no
 //! record, and the next one takes its place. The checksum covers the position too.
 
-use super::{Document, StoreError, create, is_at, is_gone, not_ours, rename};
+use super::{Document, StoreError, create, is_at, not_ours, rename};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use weir_host::files::{self, beside};
+use weir_host::files::{self, beside, is_gone};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: &[u8; 8] = b"WEIRJNL\0";

@@ -248,6 +248,38 @@ fn a_run_directory_has_one_owner() {
     RunLock::acquire(&run_dir).unwrap();
 }
 
+/// A process that was killed lets go of its locks some moments later; one that runs does not.
+#[test]
+fn a_start_waits_for_a_lock_and_not_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let former = std::cell::Cell::new(Some(RunLock::acquire(&run_dir).unwrap()));
+    let looks = std::cell::Cell::new(0);
+    let take = || {
+        looks.set(looks.get() + 1);
+        // It ends while it is waited for.
+        if looks.get() == 4 {
+            drop(former.take());
+        }
+        RunLock::acquire(&run_dir)
+    };
+    let lock = await_free(take, Duration::ZERO).unwrap();
+    assert_eq!(looks.get(), 4);
+    let refused = await_free(|| RunLock::acquire(&run_dir), Duration::ZERO).unwrap_err();
+    assert!(refused.to_string().contains("in use by another weir"), "{refused}");
+    drop(lock);
+    assert!(RunLock::await_free(&run_dir).is_ok());
+    // What is no lock's fault is said at once.
+    looks.set(0);
+    let nowhere = dir.path().join("none");
+    let take = || {
+        looks.set(looks.get() + 1);
+        NameLock::acquire(&nowhere)
+    };
+    assert!(matches!(await_free(take, Duration::ZERO), Err(StoreError::Io { .. })));
+    assert_eq!(looks.get(), 1);
+}
+
 /// Mapped memory is written without a system call; the figures are printed.
 #[test]
 fn appending_takes_well_under_a_system_call() {

@@ -13,10 +13,8 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use weir_host::files::{in_words, is_gone};
 use weir_plane::TakenAway;
-
-/// So many names of pins are said.
-const NAMED: usize = 3;
 
 /// A map that is pinned, by the name of its pin.
 pub(super) type Kept = (String, MapHandle);
@@ -115,10 +113,7 @@ impl KernelPlane {
         if missing.is_empty() {
             return None;
         }
-        let named = missing.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = missing.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Some(format!("in {} there is no {named}{more}", directory.display()))
+        Some(format!("in {} there is no {}", directory.display(), in_words(&missing)))
     }
 
     /// Those of the program in front, if there is one.
@@ -146,9 +141,4 @@ fn off(pin: &Path, interface: &Interface) -> Option<&'static str> {
         }
         Err(_) => None,
     }
-}
-
-fn is_gone(path: &Path) -> bool {
-    let found = fs::symlink_metadata(path);
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }

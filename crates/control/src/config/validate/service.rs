@@ -305,6 +305,23 @@ pub(in super::super) fn is_host(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_multicast() || mapped || broadcast)
 }
 
+/// Why an address can be no backend's; none if it can.
+pub(in super::super) fn no_backend(address: IpAddr) -> Option<&'static str> {
+    if !is_host(address) {
+        return Some("is not the address of one host");
+    }
+    match address {
+        _ if address.is_loopback() => {
+            Some("is a loopback address, by which every host reaches only itself")
+        }
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("is of 0.0.0.0/8, which no host has"),
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => {
+            Some("is of 240.0.0.0/4, which is reserved, and no host's")
+        }
+        _ => None,
+    }
+}
+
 fn address(
     raw: Option<&Spanned<String>>,
     field: &str,
@@ -325,11 +342,11 @@ fn address(
         );
         return None;
     };
-    if !is_host(address) {
+    if let Some(why) = no_backend(address) {
         scope.problem(
             raw.span(),
             field,
-            format!("{text} is not the address of one host"),
+            format!("{text} {why}"),
             format!("give one such as {example}"),
         );
         return None;

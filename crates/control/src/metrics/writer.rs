@@ -300,12 +300,13 @@ mod tests {
     #[test]
     fn whole_numbers_are_written_as_floats() {
         let mut plain = String::new();
-        for number in (0..53).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]) {
+        let powers = (0..53).map(|bit| 1u64 << bit);
+        for number in powers.flat_map(|power| [power - 1, power, power + 1]) {
             let value = number as f64;
             plain.clear();
             value.write(&mut plain);
             assert_eq!(plain, dtoa::Buffer::new().format(value), "{number}");
-            assert_eq!(plain.parse().ok(), Some(value), "{number}");
+            assert_eq!(plain.parse::<f64>().ok(), Some(value), "{number}");
         }
     }
 }

@@ -165,7 +165,7 @@ pub struct Status {
     /// Whether the target counts as up.
     pub up: bool,
     /// The last result, for example `connected in 310us`; `None` before the first check.
-    pub last_result: Option<String>,
+    pub last_result: Option<Arc<str>>,
     /// When the last check ended.
     pub last_check: Option<Instant>,
     /// When the target went up or down; `None` if it never did.
@@ -179,7 +179,7 @@ pub struct Status {
     /// Those of them that failed.
     pub failed: u64,
     /// The last failure, and when it was.
-    pub last_error: Option<(String, Instant)>,
+    pub last_error: Option<(Arc<str>, Instant)>,
     /// How long the last success took.
     pub took: Option<Duration>,
     /// When the server's certificate ends, in seconds since 1970.

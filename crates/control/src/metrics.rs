@@ -2,9 +2,11 @@
 //! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
 //! plane where the data plane counts them.
 
+mod writer;
+
 use crate::api::{Common, listen_at};
 use crate::engine::{
-    AgentStatus, BackendStatus, Command, DiscoverStatus, PlaneStatus, Sender, ServiceStatus, Status,
+    AgentStatus, BackendStatus, Command, PlaneStatus, Sender, ServiceStatus, Status,
 };
 use crate::otlp;
 use axum::Router;
@@ -16,19 +18,14 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use writer::{Rows, Writer};
 
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,130 +39,70 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const METRICS: &str = "metrics";
 
 /// The text of a status.
-///
-/// # Errors
-/// None that is known: memory is what it is written to.
-pub fn text(status: Status) -> Result<String, fmt::Error> {
+pub fn text(status: &Status) -> String {
     text_in(String::new(), status)
 }
 
 /// The same, in memory that may have room for it.
-fn text_in(mut text: String, status: Status) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("weir");
-    registry.register_collector(Box::new(Snapshot(status)));
-    encode(&mut text, &registry)?;
-    Ok(text)
+fn text_in(room: String, status: &Status) -> String {
+    let mut out = Writer::new(room);
+    instance(&mut out, status);
+    agents(&mut out, status);
+    fleet(&mut out, status);
+    services(&mut out, &status.services);
+    discover(&mut out, &status.services);
+    backends(&mut out, &status.services);
+    out.end()
 }
 
-#[derive(Debug)]
-struct Snapshot(Status);
-
-type Labels<'a> = Vec<(&'static str, &'a str)>;
-
-/// Writes one metric after the other, each with all its series.
-struct Writer<'a>(DescriptorEncoder<'a>);
-
-impl Writer<'_> {
-    fn metric<'s, T>(
-        &mut self,
-        (name, help): (&str, &str),
-        kind: MetricType,
-        series: impl IntoIterator<Item = (Labels<'s>, T)>,
-        write: impl Fn(&mut MetricEncoder<'_>, T) -> fmt::Result,
-    ) -> fmt::Result {
-        let mut series = series.into_iter().peekable();
-        // What nothing is known of is not named.
-        if series.peek().is_none() {
-            return Ok(());
-        }
-        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in series {
-            if labels.is_empty() {
-                write(&mut metric, value)?;
-            } else {
-                write(&mut metric.encode_family(&labels)?, value)?;
-            }
-        }
-        Ok(())
+/// Empty memory for the next text: that of the last one, unless somebody still reads it.
+fn room_of(last: Option<Bytes>) -> String {
+    let Some(mut last) = last else { return String::new() };
+    let length = last.len();
+    if !last.is_unique() {
+        return String::with_capacity(length + length / 16);
     }
-
-    fn counters<'s>(
-        &mut self,
-        name: &str,
-        help: &str,
-        series: impl IntoIterator<Item = (Labels<'s>, u64)>,
-    ) -> fmt::Result {
-        self.metric((name, help), MetricType::Counter, series, |metric, value| {
-            metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
-        })
-    }
-
-    fn gauges<'s>(
-        &mut self,
-        name: &str,
-        help: &str,
-        series: impl IntoIterator<Item = (Labels<'s>, f64)>,
-    ) -> fmt::Result {
-        self.metric((name, help), MetricType::Gauge, series, |metric, value| {
-            metric.encode_gauge(&value)
-        })
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.counters(name, help, [(Vec::new(), value)])
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.gauges(name, help, [(Vec::new(), value)])
-    }
+    last.clear();
+    let mut room = String::from_utf8(last.into()).unwrap_or_default();
+    // There may have been many more services once.
+    room.shrink_to(2 * length);
+    room
 }
 
-impl Collector for Snapshot {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Writer(encoder);
-        instance(&mut out, &self.0)?;
-        agents(&mut out, &self.0)?;
-        fleet(&mut out, &self.0)?;
-        services(&mut out, &self.0.services)?;
-        discover(&mut out, &self.0.services)?;
-        backends(&mut out, &self.0.services)
-    }
-}
-
-fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
-    let about = vec![("instance_name", &*status.name), ("version", &*status.version)];
-    out.gauges("build_info", "The instance and its version; always 1", [(about, 1.0)])?;
-    out.gauge("uptime_seconds", "Age of the control plane", status.uptime_seconds as f64)?;
+fn instance(out: &mut Writer, status: &Status) {
+    let about = [("instance_name", &*status.name), ("version", &*status.version)];
+    out.gauges("build_info", "The instance and its version; always 1", [(about, 1.0)]);
+    out.gauge("uptime_seconds", "Age of the control plane", status.uptime_seconds as f64);
     out.gauges(
         "interface_attached",
         "Interfaces that packets are taken from; always 1",
         status
             .interfaces
             .iter()
-            .map(|(interface, mode)| (vec![("interface", &**interface), ("mode", &**mode)], 1.0)),
-    )?;
+            .map(|(interface, mode)| ([("interface", &**interface), ("mode", &**mode)], 1.0)),
+    );
     out.gauge(
         "warnings",
         "Sentences under the warnings of weir status",
         status.warnings.len() as f64,
-    )?;
+    );
     if let Some(log) = otlp::counts() {
         let fates = [("sent", log.sent()), ("dropped", log.dropped())];
         out.counters(
             "log_lines",
             "Lines of the log for a collector: sent, or dropped since it did not take them",
-            fates.map(|(fate, lines)| (vec![("fate", fate)], lines)),
-        )?;
+            fates.map(|(fate, lines)| ([("fate", fate)], lines)),
+        );
     }
     if let Some(ends) = status.api_certificate_ends {
         out.gauge(
             "api_certificate_ends_timestamp_seconds",
             "When the certificate ends that the API shows by TLS, in seconds since 1970",
             ends as f64,
-        )?;
+        );
     }
     let verdicts = status.outcomes.iter().flat_map(|one| {
-        let labels = |verdict| vec![("reason", &*one.reason), ("verdict", verdict)];
+        let labels = |verdict| [("reason", &*one.reason), ("verdict", verdict)];
         [(labels("passed"), one.passed), (labels("dropped"), one.dropped)]
     });
     out.counters(
@@ -173,14 +110,14 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Packets that were not forwarded, by reason: passed to the kernel, or dropped (or answered by \
          weir itself)",
         verdicts,
-    )?;
+    );
     out.counters(
         "lost_frames",
         "Frames that were sent and lost before they left an interface",
-        status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
-    )?;
+        status.lost.iter().flatten().map(|one| ([("interface", &*one.interface)], one.frames)),
+    );
     let counted = status.by_interface.iter().flatten().flat_map(|one| {
-        let labels = |verdict| vec![("interface", &*one.interface), ("verdict", verdict)];
+        let labels = |verdict| [("interface", &*one.interface), ("verdict", verdict)];
         [
             (labels("forwarded"), one.forwarded),
             (labels("passed"), one.passed),
@@ -192,9 +129,9 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Packets that came by an interface, by what became of them: forwarded, passed to the kernel, or \
          dropped (or answered by weir itself)",
         counted,
-    )?;
+    );
     if let Some(plane) = &status.plane {
-        user_plane(out, plane)?;
+        user_plane(out, plane);
     }
     let nat = status.nat_sources.iter().flat_map(|one| {
         let states = [("open", one.open), ("opening", one.opening), ("resting", one.resting)];
@@ -206,95 +143,94 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
             "nat_connections",
             "Connections under full NAT, by their address towards backends and by state",
             nat.iter().map(|(address, state, count)| {
-                (vec![("source", &**address), ("state", *state)], *count as f64)
+                ([("source", &**address), ("state", *state)], *count as f64)
             }),
-        )?;
+        );
     }
     if let Some(returned) = status.returned {
-        out.counter("returned_packets", "Answers that were translated", returned.packets)?;
-        out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes)?;
+        out.counter("returned_packets", "Answers that were translated", returned.packets);
+        out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes);
     }
     if let Some(seen) = status.consistency {
         out.gauge(
             "followed_one_in",
             "One TCP connection in so many is followed; 0: none",
             if seen.active { seen.one_in.into() } else { 0.0 },
-        )?;
-        out.counter("followed_flows", "Connections that were followed", seen.followed)?;
-        out.counter("followed_packets", "Packets of connections that were followed", seen.packets)?;
+        );
+        out.counter("followed_flows", "Connections that were followed", seen.followed);
+        out.counter("followed_packets", "Packets of connections that were followed", seen.packets);
         out.counter(
             "moved_packets",
             "Packets of followed connections that went to another backend than the one before",
             seen.moved,
-        )?;
+        );
         out.counter(
             "orphaned_packets",
             "The same, where the backend before was removed",
             seen.orphaned,
-        )?;
+        );
     }
     out.counter(
         "unrecorded_flows",
         "Flows that neither the ring nor the map of unreported flows could take",
         status.unrecorded_flows,
-    )?;
+    );
     out.counter(
         "bare_packets",
         "Packets of known flows that did not echo the cookie that their backend was told",
         status.bare_packets.into(),
-    )?;
-    out.counter("reports", "Reports of flows that were taken from the data plane", status.reports)?;
-    out.gauge("pending_flows", "Flows in the map of pending flows", status.pending_flows as f64)?;
+    );
+    out.counter("reports", "Reports of flows that were taken from the data plane", status.reports);
+    out.gauge("pending_flows", "Flows in the map of pending flows", status.pending_flows as f64);
     let all = || status.room.iter();
     out.gauges(
         "limit_room",
         "How many there is room for, by the name in [limits]",
-        all().map(|one| (vec![("limit", &*one.limit)], one.room as f64)),
-    )?;
+        all().map(|one| ([("limit", &*one.limit)], one.room as f64)),
+    );
     out.gauges(
         "limit_used",
         "How many of them there are",
-        all().filter_map(|one| Some((vec![("limit", &*one.limit)], one.used? as f64))),
-    )?;
+        all().filter_map(|one| Some(([("limit", &*one.limit)], one.used? as f64))),
+    );
     out.gauge(
         "table_memory_used_bytes",
         "Memory of the tables that is in use",
         status.table_bytes_used as f64,
-    )?;
-    out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)?;
-    let by_how =
-        |moved, packed| [(vec![("how", "moved")], moved), (vec![("how", "packed")], packed)];
+    );
+    out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64);
+    let by_how = |moved, packed| [([("how", "moved")], moved), ([("how", "packed")], packed)];
     out.counters(
         "tables_moved",
         "Tables that were moved within their memory so that another one found room, or packed into other memory",
         by_how(status.tables_moved, status.tables_packed),
-    )?;
+    );
     out.counters(
         "table_moved_bytes",
         "Their bytes",
         by_how(status.table_bytes_moved, status.table_bytes_packed),
-    )
+    );
 }
 
 /// The plane in user space, where one is wanted.
-fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
+fn user_plane(out: &mut Writer, plane: &PlaneStatus) {
     let running = if plane.process.is_some() { 1.0 } else { 0.0 };
-    out.gauge("plane_running", "Whether a plane in user space takes packets", running)?;
+    out.gauge("plane_running", "Whether a plane in user space takes packets", running);
     out.counter(
         "plane_restarts",
         "Times that the plane in user space was started again, as it had ended",
         plane.restarts,
-    )?;
+    );
     out.gauge(
         "plane_utilisation",
         "Share of the last second that the plane in user space was at bursts, 0 to 1",
         plane.utilisation,
-    )?;
+    );
     out.gauge(
         "plane_utilisation_plus",
         "The same weighted by how full bursts were (HNLB's util+), 0 to 1",
         plane.utilisation_plus,
-    )?;
+    );
     let count = |name: &str| plane.counts.get(name).copied().unwrap_or_default();
     out.counters(
         "plane_frames",
@@ -302,12 +238,12 @@ fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
          program in the kernel, or lost, by reason",
         ["received", "sent", "returned", "return_failed", "rx_ring_full", "no_chunk", "device_full"]
             .into_iter()
-            .map(|name| (vec![("what", name)], count(name))),
-    )?;
+            .map(|name| ([("what", name)], count(name))),
+    );
     if plane.offload.is_none() {
-        return Ok(());
+        return;
     }
-    out.gauge("plane_rules", "Rules in force at the plane's card", count("rules") as f64)?;
+    out.gauge("plane_rules", "Rules in force at the plane's card", count("rules") as f64);
     out.counters(
         "plane_rule_requests",
         "Rules that the card was asked for, those that it refused, connections that found no place or queue, \
@@ -319,33 +255,32 @@ fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
             ("doubted", "rules_doubted"),
         ]
         .into_iter()
-        .map(|(what, name)| (vec![("what", what)], count(name))),
-    )?;
+        .map(|(what, name)| ([("what", what)], count(name))),
+    );
     out.counters(
         "plane_rule_frames",
         "Frames of the plane by the way that they took: led by a rule, steered by the software, or steered \
          although they came by a backend's queue",
         ["led", "steered", "steered_apart"]
             .into_iter()
-            .map(|name| (vec![("way", name)], count(name))),
-    )
+            .map(|name| ([("way", name)], count(name))),
+    );
 }
 
-/// One agent may be there twice, in a session and as it was lost before: the session counts.
-fn fleet(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
-    let Some(fleet) = &status.fleet else { return Ok(()) };
+fn fleet(out: &mut Writer, status: &Status) {
+    let Some(fleet) = &status.fleet else { return };
     let reached = f64::from(u8::from(fleet.reachable));
-    out.gauge("fleet_store_reachable", "Whether the fleet's store answers", reached)?;
+    out.gauge("fleet_store_reachable", "Whether the fleet's store answers", reached);
     out.counter(
         "fleet_resyncs",
         "Times that everything was read from the fleet's store anew, since it had been lost",
         fleet.resyncs,
-    )?;
+    );
     out.gauge(
         "fleet_change",
         "The last change that the fleet's store is known to have",
         fleet.change as f64,
-    )?;
+    );
     let own = fleet.balancers.iter().find(|balancer| balancer.name == fleet.name);
     let own = own.and_then(|own| Some((own.sign.as_ref()?.change, own.lag)));
     if let Some((change, lag)) = own {
@@ -353,35 +288,36 @@ fn fleet(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
             "fleet_followed_change",
             "The change of the fleet that this balancer follows",
             change as f64,
-        )?;
+        );
         out.gauge(
             "fleet_lag",
             "Changes that this balancer is behind the fleet's store",
             lag as f64,
-        )?;
+        );
     }
     let mut roles = BTreeMap::<&str, u64>::new();
     fleet.balancers.iter().for_each(|one| *roles.entry(&one.role).or_default() += 1);
     let roles = ["serves", "drained", "behind", "away"]
-        .map(|role| (vec![("role", role)], roles.get(role).copied().unwrap_or(0) as f64));
-    out.gauges("fleet_balancers", "Balancers of the fleet, as far as this one knows", roles)?;
+        .map(|role| ([("role", role)], roles.get(role).copied().unwrap_or(0) as f64));
+    out.gauges("fleet_balancers", "Balancers of the fleet, as far as this one knows", roles);
     let leads = f64::from(u8::from(fleet.leads));
-    out.gauge("fleet_leads", "Whether this balancer leads the fleet", leads)?;
+    out.gauge("fleet_leads", "Whether this balancer leads the fleet", leads);
     if let Some(leader) = &fleet.leader {
         let term = leader.term as f64;
-        out.gauge("fleet_term", "Which leader of the fleet the present one is", term)?;
+        out.gauge("fleet_term", "Which leader of the fleet the present one is", term);
     }
     let disagreements = fleet.disagreements.len() as f64;
     out.gauge(
         "fleet_disagreements",
         "Ways in which balancers differ that should be alike",
         disagreements,
-    )
+    );
 }
 
-fn agents(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
+/// One agent may be there twice, in a session and as it was lost before: the session counts.
+fn agents(out: &mut Writer, status: &Status) {
     if status.agents.is_empty() && status.agents_turned_away == 0 {
-        return Ok(());
+        return;
     }
     let mut by_name: BTreeMap<&str, &AgentStatus> = BTreeMap::new();
     for agent in &status.agents {
@@ -390,61 +326,66 @@ fn agents(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
             *there = agent;
         }
     }
-    let all = || by_name.iter().map(|(name, agent)| (vec![("agent", *name)], *agent));
-    let of = |value: fn(&AgentStatus) -> f64| all().map(move |(name, agent)| (name, value(agent)));
-    let count =
-        |value: fn(&AgentStatus) -> u64| all().map(move |(name, agent)| (name, value(agent)));
-    out.gauges(
+    let all = Rows::new(by_name.iter().map(|(name, agent)| (*agent, [("agent", *name)])));
+    out.gauges_of(
         "agent_connected",
         "Whether an agent is in a session; 0: it was lost",
-        of(|agent| f64::from(u8::from(agent.from.is_some()))),
-    )?;
-    out.gauges(
+        &all,
+        |agent| flag(agent.from.is_some()),
+    );
+    out.gauges_of(
         "agent_told",
         "Whether what an agent says counts: it has told all that it holds",
-        of(|agent| f64::from(u8::from(agent.told))),
-    )?;
-    let lags = all().filter_map(|(name, agent)| Some((name, agent.lag_ms? / 1000.0)));
-    out.gauges("agent_lag_seconds", "How far what an agent says is behind", lags)?;
-    out.gauges(
+        &all,
+        |agent| flag(agent.told),
+    );
+    out.gauges_of("agent_lag_seconds", "How far what an agent says is behind", &all, |agent| {
+        Some(agent.lag_ms? / 1000.0)
+    });
+    out.gauges_of(
         "agent_connections",
         "Open connections, as the agent counts them",
-        of(|agent| agent.connections as f64),
-    )?;
-    out.counters(
+        &all,
+        |agent| Some(agent.connections as f64),
+    );
+    out.counters_of(
         "agent_events",
         "Events that an agent has sent in its session",
-        count(|a| a.events),
-    )?;
-    out.counters("agent_dumps", "Dumps that an agent has sent in its session", count(|a| a.dumps))?;
-    out.counters(
+        &all,
+        |agent| Some(agent.events),
+    );
+    out.counters_of("agent_dumps", "Dumps that an agent has sent in its session", &all, |agent| {
+        Some(agent.dumps)
+    });
+    out.counters_of(
         "agent_lost_events",
         "Events that an agent has lost since its start; a dump followed each time",
-        count(|agent| agent.lost),
-    )?;
-    let ends = all().filter_map(|(name, agent)| Some((name, agent.certificate_ends? as f64)));
-    out.gauges(
+        &all,
+        |agent| Some(agent.lost),
+    );
+    out.gauges_of(
         "agent_certificate_ends_timestamp_seconds",
         "When an agent's certificate ends, in seconds since 1970",
-        ends,
-    )?;
+        &all,
+        |agent| Some(agent.certificate_ends? as f64),
+    );
     out.counter(
         "agents_turned_away",
         "Calls of agents that were refused",
         status.agents_turned_away,
-    )?;
+    );
     out.counter(
         "agents_refused_connections",
         "Connections that agents named and that were not theirs",
         status.agents_refused,
-    )
+    );
 }
 
-fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
+fn services(out: &mut Writer, services: &[ServiceStatus]) {
     let ports: Vec<String> = services.iter().map(ServiceStatus::port_text).collect();
     let vips: Vec<String> = services.iter().map(ServiceStatus::address_text).collect();
     let about = services.iter().zip(&ports).zip(&vips).map(|((one, port), vip)| {
-        let labels = vec![
+        let labels = [
             ("service", &*one.name),
             ("vip", &**vip),
             ("protocol", &*one.protocol),
@@ -454,272 +395,223 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
         ];
         (labels, 1.0)
     });
-    out.gauges("service_info", "The services, and how they are set; always 1", about)?;
-    macro_rules! each {
-        ($write:ident, $name:literal, $help:literal, $value:expr) => {
-            out.$write(
-                $name,
-                $help,
-                services.iter().filter_map(|one| {
-                    let value: Option<_> = $value(one);
-                    Some((vec![("service", &*one.name)], value?))
-                }),
-            )?
-        };
-    }
-    each!(counters, "service_tables", "Tables that were published", |one: &ServiceStatus| Some(
-        one.generation
-    ));
-    each!(gauges, "service_states", "Connections that are known", |one: &ServiceStatus| Some(
-        one.states as f64
-    ));
-    each!(
-        gauges,
-        "service_published_states",
-        "Connections in the published table",
-        |one: &ServiceStatus| Some(one.published_states as f64)
-    );
-    each!(
-        gauges,
-        "service_half_open",
-        "Connections of which only the SYN was seen",
-        |one: &ServiceStatus| Some(one.half_open as f64)
-    );
-    each!(
-        counters,
+    out.gauges("service_info", "The services, and how they are set; always 1", about);
+    let all = Rows::new(services.iter().map(|one| (one, [("service", &*one.name)])));
+    out.counters_of("service_tables", "Tables that were published", &all, |one| {
+        Some(one.generation)
+    });
+    out.gauges_of("service_states", "Connections that are known", &all, |one| {
+        Some(one.states as f64)
+    });
+    out.gauges_of("service_published_states", "Connections in the published table", &all, |one| {
+        Some(one.published_states as f64)
+    });
+    out.gauges_of("service_half_open", "Connections of which only the SYN was seen", &all, |one| {
+        Some(one.half_open as f64)
+    });
+    out.counters_of(
         "service_forgotten_half_open",
         "Half-open connections that were forgotten because of limits.half_open_flows",
-        |one: &ServiceStatus| Some(one.forgotten_half_open)
+        &all,
+        |one| Some(one.forgotten_half_open),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_untold",
         "Connections of which packets were seen, and that no agent has told of in 65 s",
-        |one: &ServiceStatus| Some(one.untold)
+        &all,
+        |one| Some(one.untold),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_refused_states",
         "Flows that were not remembered because of limits.states_per_service",
-        |one: &ServiceStatus| Some(one.refused_states)
+        &all,
+        |one| Some(one.refused_states),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_capped_new_flows",
         "New flows that were dropped as the service takes no more at the moment",
-        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped)
+        &all,
+        |one| one.new_flows.map(|flows| flows.capped),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_capped_of_source",
-        "New flows that were dropped as the service takes no more of their source's prefix at the moment",
-        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped_of_source)
+        "New flows that were dropped as the service takes no more of their source's prefix at the \
+         moment",
+        &all,
+        |one| one.new_flows.map(|flows| flows.capped_of_source),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_capped_connections",
         "New flows that were dropped as their source's prefix holds as many connections as it may",
-        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped_connections)
+        &all,
+        |one| one.new_flows.map(|flows| flows.capped_connections),
     );
-    each!(
-        counters,
+    out.counters_of(
         "service_refused_of_prefix",
         "Flows that were not remembered because of limits.states_per_prefix",
-        |one: &ServiceStatus| Some(one.refused_of_prefix)
+        &all,
+        |one| Some(one.refused_of_prefix),
     );
-    each!(
-        gauges,
-        "service_table_bytes",
-        "Size of the published table",
-        |one: &ServiceStatus| Some(one.table_bytes as f64)
-    );
-    each!(
-        gauges,
+    out.gauges_of("service_table_bytes", "Size of the published table", &all, |one| {
+        Some(one.table_bytes as f64)
+    });
+    out.gauges_of(
         "service_control_bytes",
         "Memory of the control plane for the service",
-        |one: &ServiceStatus| Some(one.control_bytes as f64)
+        &all,
+        |one| Some(one.control_bytes as f64),
     );
-    each!(
-        gauges,
+    out.gauges_of(
         "service_update_seconds",
         "How long the last update took, waiting included",
-        |one: &ServiceStatus| one.last_update_ms.map(|ms| ms as f64 / 1000.0)
+        &all,
+        |one| one.last_update_ms.map(|ms| ms as f64 / 1000.0),
     );
-    each!(gauges, "service_slots_used", "Slots in use", |one: &ServiceStatus| {
+    out.gauges_of("service_slots_used", "Slots in use", &all, |one| {
         one.slots.map(|slots| slots.used as f64)
     });
-    each!(gauges, "service_slots", "Slots for connections", |one: &ServiceStatus| {
+    out.gauges_of("service_slots", "Slots for connections", &all, |one| {
         one.slots.map(|slots| slots.slots as f64)
     });
-    each!(
-        counters,
-        "service_slots_full",
-        "Connections that found no free slot",
-        |one: &ServiceStatus| one.slots.map(|slots| slots.full)
-    );
-    each!(
-        counters,
-        "service_stale_cookies",
-        "Cookies that named a free slot",
-        |one: &ServiceStatus| one.slots.map(|slots| slots.stale_cookies)
-    );
-    each!(
-        counters,
+    out.counters_of("service_slots_full", "Connections that found no free slot", &all, |one| {
+        one.slots.map(|slots| slots.full)
+    });
+    out.counters_of("service_stale_cookies", "Cookies that named a free slot", &all, |one| {
+        one.slots.map(|slots| slots.stale_cookies)
+    });
+    out.counters_of(
         "service_foreign_cookies",
         "Cookies that named the slot of another flow",
-        |one: &ServiceStatus| one.slots.map(|slots| slots.foreign_cookies)
+        &all,
+        |one| one.slots.map(|slots| slots.foreign_cookies),
     );
-    each!(
-        gauges,
-        "service_tracked_flows",
-        "Flows of jet in the connection table",
-        |one: &ServiceStatus| one.tracking.map(|tracking| tracking.tracked as f64)
-    );
-    each!(
-        counters,
+    out.gauges_of("service_tracked_flows", "Flows of jet in the connection table", &all, |one| {
+        one.tracking.map(|tracking| tracking.tracked as f64)
+    });
+    out.counters_of(
         "service_evicted_flows",
         "Flows of jet that lost their place in the connection table",
-        |one: &ServiceStatus| one.tracking.map(|tracking| tracking.evicted)
+        &all,
+        |one| one.tracking.map(|tracking| tracking.evicted),
     );
-    Ok(())
 }
 
 /// What is looked up in the domain name system.
-fn discover(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
-    let all = || services.iter().flat_map(|one| one.discover.iter().map(move |entry| (one, entry)));
-    fn labelled<'s>(service: &'s ServiceStatus, one: &'s DiscoverStatus) -> Labels<'s> {
-        vec![("service", &*service.name), ("discover", &*one.name)]
-    }
-    let gauge = |value: fn(&DiscoverStatus) -> Option<f64>| {
-        all().filter_map(move |(service, one)| Some((labelled(service, one), value(one)?)))
-    };
-    out.gauges(
+fn discover(out: &mut Writer, services: &[ServiceStatus]) {
+    let all = Rows::new(services.iter().flat_map(|one| {
+        one.discover
+            .iter()
+            .map(move |entry| (entry, [("service", &*one.name), ("discover", &*entry.name)]))
+    }));
+    out.gauges_of(
         "discover_backends",
         "Backends that were looked up and whose record is there",
-        gauge(|one| Some(one.backends as f64)),
-    )?;
-    out.gauges(
+        &all,
+        |one| Some(one.backends as f64),
+    );
+    out.gauges_of(
         "discover_leaving",
         "Backends whose record is gone, and that keep connections",
-        gauge(|one| Some(one.leaving as f64)),
-    )?;
-    out.gauges(
+        &all,
+        |one| Some(one.leaving as f64),
+    );
+    out.gauges_of(
         "discover_answer_age_seconds",
         "Time since the last answer with records",
-        gauge(|one| one.answered_seconds.map(|seconds| seconds as f64)),
-    )?;
-    out.gauges(
+        &all,
+        |one| Some(one.answered_seconds? as f64),
+    );
+    out.gauges_of(
         "discover_left_out",
         "Whether some record of the last answer is not in the pool",
-        gauge(|one| Some(f64::from(u8::from(one.left_out.is_some())))),
-    )?;
-    let failures = all().map(|(service, one)| (labelled(service, one), one.failures));
-    out.counters("discover_failures", "Look-ups that gave nothing", failures)
+        &all,
+        |one| flag(one.left_out.is_some()),
+    );
+    out.counters_of("discover_failures", "Look-ups that gave nothing", &all, |one| {
+        Some(one.failures)
+    });
 }
 
-fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
-    let all = || services.iter().flat_map(|one| one.backends.iter().map(move |b| (one, b)));
-    let addresses: Vec<String> = all().map(|(_, one)| one.address.to_string()).collect();
-    let about = all().zip(&addresses).map(|((service, one), address)| {
-        (labels(service, one).into_iter().chain([("address", &**address)]).collect(), 1.0)
+fn backends(out: &mut Writer, services: &[ServiceStatus]) {
+    let each = || services.iter().flat_map(|one| one.backends.iter().map(move |b| (one, b)));
+    let addresses: Vec<String> = each().map(|(_, one)| one.address.to_string()).collect();
+    let about = each().zip(&addresses).map(|((service, one), address)| {
+        let [service, backend] = labels(service, one);
+        ([service, backend, ("address", &**address)], 1.0)
     });
-    out.gauges("backend_info", "The backends and their addresses; always 1", about)?;
-    macro_rules! each {
-        ($write:ident, $name:literal, $help:literal, $value:expr) => {
-            out.$write(
-                $name,
-                $help,
-                all().filter_map(|(service, one)| {
-                    let value: Option<_> = $value(one);
-                    Some((labels(service, one), value?))
-                }),
-            )?
-        };
-    }
-    let flag = |is: bool| Some(f64::from(u8::from(is)));
-    each!(
-        gauges,
+    out.gauges("backend_info", "The backends and their addresses; always 1", about);
+    let all = Rows::new(each().map(|(service, one)| (one, labels(service, one))));
+    out.gauges_of(
         "backend_up",
         "Whether new connections may go there: not down, and not draining",
-        |one: &BackendStatus| flag(one.state == "up")
+        &all,
+        |one| flag(one.state == "up"),
     );
-    each!(gauges, "backend_draining", "Whether it is draining", |one: &BackendStatus| flag(
-        matches!(&*one.state, "draining" | "maintenance")
-    ));
-    each!(
-        gauges,
+    out.gauges_of("backend_draining", "Whether it is draining", &all, |one| {
+        flag(matches!(&*one.state, "draining" | "maintenance"))
+    });
+    out.gauges_of(
         "backend_maintenance",
         "Whether it is in maintenance by the calendar",
-        |one: &BackendStatus| flag(
-            one.maintenance.as_ref().is_some_and(|windows| windows.until.is_some())
-        )
+        &all,
+        |one| flag(one.maintenance.as_ref().is_some_and(|windows| windows.until.is_some())),
     );
-    each!(
-        gauges,
-        "backend_check_up",
-        "Whether its health check says that it is up",
-        |one: &BackendStatus| flag(one.check.up)
-    );
-    each!(
-        gauges,
+    out.gauges_of("backend_check_up", "Whether its health check says that it is up", &all, |one| {
+        flag(one.check.up)
+    });
+    out.gauges_of(
         "backend_check_unknown",
         "Whether its last check could not be made, for a reason of this host's own",
-        |one: &BackendStatus| flag(one.check.unknown)
+        &all,
+        |one| flag(one.check.unknown),
     );
-    each!(
-        gauges,
+    out.gauges_of(
         "backend_check_held",
         "Whether its last failure did not count, since most checks failed at once",
-        |one: &BackendStatus| flag(one.check.held)
+        &all,
+        |one| flag(one.check.held),
     );
     let asked = |one: &BackendStatus, count: u64| one.check.kind.is_some().then_some(count);
     let made = |one: &BackendStatus| asked(one, one.check.checks);
-    each!(counters, "backend_checks", "Health checks that were made, or tried", made);
+    out.counters_of("backend_checks", "Health checks that were made, or tried", &all, made);
     let failed = |one: &BackendStatus| asked(one, one.check.failed);
-    each!(counters, "backend_check_failures", "Health checks that failed", failed);
-    each!(
-        gauges,
+    out.counters_of("backend_check_failures", "Health checks that failed", &all, failed);
+    out.gauges_of(
         "backend_check_seconds",
         "How long its last health check took that succeeded",
-        |one: &BackendStatus| one.check.seconds
+        &all,
+        |one| one.check.seconds,
     );
-    each!(
-        gauges,
+    out.gauges_of(
         "backend_certificate_end_seconds",
         "When the certificate ends that its health check was shown, in seconds since 1970",
-        |one: &BackendStatus| one.check.certificate_ends.map(|ends| ends as f64)
+        &all,
+        |one| one.check.certificate_ends.map(|ends| ends as f64),
     );
-    each!(
-        gauges,
-        "backend_weight",
-        "Share of the new connections, 0 to 65,535",
-        |one: &BackendStatus| Some(f64::from(one.weight))
-    );
-    each!(
-        gauges,
+    out.gauges_of("backend_weight", "Share of the new connections, 0 to 65,535", &all, |one| {
+        Some(f64::from(one.weight))
+    });
+    out.gauges_of(
         "backend_effective_weight",
         "Its weight as it counts now: less in a slow start, or what its health check's answers say",
-        |one: &BackendStatus| Some(one.effective_weight)
+        &all,
+        |one| Some(one.effective_weight),
     );
-    each!(gauges, "backend_states", "Connections that are known there", |one: &BackendStatus| one
-        .states
-        .map(|states| states as f64));
-    each!(gauges, "backend_load", "Its load as the scheduler sees it", |one: &BackendStatus| one
-        .load);
-    each!(counters, "backend_packets", "Packets forwarded to it", |one: &BackendStatus| Some(
-        one.packets
-    ));
-    each!(counters, "backend_bytes", "Bytes forwarded to it", |one: &BackendStatus| Some(
-        one.bytes
-    ));
-    each!(counters, "backend_flows", "Flows that started there", |one: &BackendStatus| Some(
-        one.flows
-    ));
-    Ok(())
+    out.gauges_of("backend_states", "Connections that are known there", &all, |one| {
+        one.states.map(|states| states as f64)
+    });
+    out.gauges_of("backend_load", "Its load as the scheduler sees it", &all, |one| one.load);
+    out.counters_of("backend_packets", "Packets forwarded to it", &all, |one| Some(one.packets));
+    out.counters_of("backend_bytes", "Bytes forwarded to it", &all, |one| Some(one.bytes));
+    out.counters_of("backend_flows", "Flows that started there", &all, |one| Some(one.flows));
 }
 
-fn labels<'a>(service: &'a ServiceStatus, backend: &'a BackendStatus) -> Labels<'a> {
-    vec![("service", &*service.name), ("backend", &*backend.name)]
+fn labels<'a>(service: &'a ServiceStatus, backend: &'a BackendStatus) -> [(&'a str, &'a str); 2] {
+    [("service", &*service.name), ("backend", &*backend.name)]
+}
+
+fn flag(is: bool) -> Option<f64> {
+    Some(f64::from(u8::from(is)))
 }
 
 /// The text, and when it was made.
@@ -744,12 +636,13 @@ impl Source {
             return Some(text.clone());
         }
         let (reply, answer) = oneshot::channel();
-        self.engine.send(Command::Status(reply)).await.ok()?;
+        self.engine.send(Command::Numbers(reply)).await.ok()?;
         let status = answer.await.ok()?.ok()?;
         let status = Arc::clone(&self.common).complete(status).await;
-        // About as long as the last one; and readers have it as it stands, of ten megabytes where there are many backends.
-        let room = kept.as_ref().map_or(0, |(_, text)| text.len() + text.len() / 16);
-        let text = Bytes::from(text_in(String::with_capacity(room), status).ok()?);
+        let last = kept.take().map(|(_, text)| text);
+        // Of ten megabytes where there are many backends: health checks need not wait for it.
+        let made = spawn_blocking(move || Bytes::from(text_in(room_of(last), &status)));
+        let text = made.await.ok()?;
         *kept = Some((Instant::now(), text.clone()));
         Some(text)
     }
@@ -814,4 +707,25 @@ async fn answer(stream: TcpStream, router: Router) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_once_nobody_reads_it() {
+        assert_eq!(room_of(None).capacity(), 0);
+        let words = "x".repeat(100);
+        let mut text = String::with_capacity(128);
+        text.push_str(&words);
+        let at = text.as_ptr();
+        let last = Bytes::from(text);
+        let reader = last.clone();
+        let room = room_of(Some(last));
+        assert!(room.is_empty() && room.capacity() >= 100 && room.as_ptr() != at);
+        assert_eq!(reader, words);
+        let room = room_of(Some(reader));
+        assert!(room.is_empty() && room.as_ptr() == at);
+    }
 }

@@ -117,9 +117,11 @@ impl Mapped {
     /// Reads a record.
     pub fn load_record<T: Plain>(&self, index: usize) -> T {
         let base = index * size_of::<T>();
-        let bytes: Vec<u8> = (0..size_of::<T>() / 4)
-            .flat_map(|at| self.word32(base + at * 4).load(Ordering::Acquire).to_ne_bytes())
-            .collect();
+        let mut bytes = Vec::with_capacity(size_of::<T>());
+        for at in 0..size_of::<T>() / 4 {
+            let word = self.word32(base + at * 4).load(Ordering::Acquire);
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
         T::from_slice(&bytes)
     }
 }

@@ -464,12 +464,6 @@ fn faults_of_backends() {
             words: &["backend \"b2\": address: 127.0.0.1 is a loopback address", "10.0.0.11"],
         },
         Case {
-            what: "class E",
-            text: "[[service.backend]]\nname = \"b2\"\naddress = \"240.0.0.1\"",
-            line: 13,
-            words: &["240.0.0.1 is of 240.0.0.0/4, which is reserved", "10.0.0.11"],
-        },
-        Case {
             what: "this network",
             text: "[[service.backend]]\nname = \"b2\"\naddress = \"0.0.0.7\"",
             line: 13,

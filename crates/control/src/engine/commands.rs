@@ -53,6 +53,8 @@ pub enum Command {
     Health(Vec<Transition>),
     /// Everything there is to tell.
     Status(oneshot::Sender<Result<Status, EngineError>>),
+    /// As [`Status`](Self::Status), without what no metric shows.
+    Numbers(oneshot::Sender<Result<Status, EngineError>>),
     /// Adds a backend to a service.
     Add(String, Backend, oneshot::Sender<Done>),
     /// Removes a backend from a service.
@@ -201,6 +203,7 @@ impl<P: Plane> Engine<P> {
             Command::Network(change) => self.network_changed(&change),
             Command::LookedUp(sought, answer) => self.looked_up(&sought, answer),
             Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Numbers(reply) => drop(reply.send(self.status_in_numbers())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
             Command::Plan(from, reply) => drop(reply.send(self.plan_of(from))),
             Command::Trace(request, commands, reply) => {

@@ -56,6 +56,7 @@ impl Sender {
             Command::Health(_)
             | Command::Network(_)
             | Command::Status(_)
+            | Command::Numbers(_)
             | Command::Explain(..)
             | Command::Plan(..)
             | Command::History(_)

@@ -6,7 +6,7 @@ use super::caps::NewFlowStatus;
 use super::discover::{self, DiscoverStatus};
 use super::maintenance::MaintenanceStatus;
 use super::room::RoomStatus;
-use super::service::ServiceRuntime;
+use super::service::{PoolMember, ServiceRuntime};
 use super::sources::ListedSource;
 use super::{
     ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, expects_native, slow,
@@ -21,7 +21,7 @@ use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
 use weir_plane::{InterfaceCounters, LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
-use weir_steering::{Image, MethodId};
+use weir_steering::{BackendId, Image, MethodId};
 use weir_wire::Reason;
 
 /// The interfaces that have no row of their own; no interface can have that name.
@@ -494,22 +494,26 @@ pub struct CheckStatus {
 }
 
 impl CheckStatus {
+    /// `words`: with what the check says in words.
     fn of(
         service: &ServiceRuntime,
-        member: &super::service::PoolMember,
+        member: &PoolMember,
         check: Option<&health::Status>,
+        words: bool,
     ) -> Self {
         let configured = service.configured.check_of(&member.wanted);
-        let error = check.and_then(|check| check.last_error.as_ref());
+        let said = check.filter(|_| words);
+        let error = said.and_then(|check| check.last_error.as_ref());
+        let last = said.and_then(|check| check.last_result.as_deref());
         Self {
             up: member.up,
-            detail: member.detail.to_string(),
-            last: check.and_then(|check| check.last_result.clone()),
+            detail: if words { member.detail.to_string() } else { String::new() },
+            last: last.map(str::to_owned),
             unknown: check.is_some_and(|check| check.unknown),
             kind: configured.map(|check| check.what.name().to_owned()),
             checks: check.map_or(0, |check| check.checks),
             failed: check.map_or(0, |check| check.failed),
-            last_error: error.map(|(words, _)| words.clone()),
+            last_error: error.map(|(words, _)| words.to_string()),
             last_error_seconds: error.map(|(_, at)| at.elapsed().as_secs()),
             seconds: check.and_then(|check| check.took).map(|took| took.as_secs_f64()),
             certificate_ends: check.and_then(|check| check.certificate_ends),
@@ -608,7 +612,19 @@ impl ServiceStatus {
 }
 
 impl<P: Plane> Engine<P> {
+    /// Everything there is to tell.
     pub(super) fn status(&self) -> Result<Status, EngineError> {
+        self.tell(true)
+    }
+
+    /// The same but for what no metric shows, of which ten thousand backends have much: metrics are read
+    /// often.
+    pub(super) fn status_in_numbers(&self) -> Result<Status, EngineError> {
+        self.tell(false)
+    }
+
+    /// `whole`: with what no metric shows.
+    fn tell(&self, whole: bool) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
         let [moved, packed] = self.plane.tables_moved();
         let pending = self.plane.pending().plane()?.len();
@@ -629,7 +645,8 @@ impl<P: Plane> Engine<P> {
         let returned =
             returned.map(|Returned { packets, bytes }| ReturnedStatus { packets, bytes });
         let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
-        let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
+        let known = (&*checks, &*lanes);
+        let services = self.services.values().map(|s| self.service_status(s, known, whole));
         let services = services.collect::<Result<Vec<_>, _>>()?;
         let (lost, by_interface) = (self.lost()?, self.by_interface()?);
         let ending = self.services.values().zip(&services).flat_map(|(s, shown)| ending(s, shown));
@@ -838,12 +855,20 @@ impl<P: Plane> Engine<P> {
         Ok(Some(each.collect()))
     }
 
-    /// `checks`: of all targets, in the order of their ids. `lanes`: of all backends, by number.
+    fn tunnel_to(&self, backend: BackendId) -> Option<TunnelStatus> {
+        let there = self.plane.backend(backend)?;
+        let tunnel = there.tunnel.as_ref()?;
+        let said = self.plane.path_mtu(there.address).unwrap_or(None);
+        Some(TunnelStatus::of(tunnel, there.address, said))
+    }
+
+    /// `checks`: of all targets, in the order of their ids. `lanes`: of all backends, by number. `whole`: with
+    /// what no metric shows.
     fn service_status(
         &self,
         service: &ServiceRuntime,
-        checks: &[health::Status],
-        lanes: &[LaneCounters],
+        (checks, lanes): (&[health::Status], &[LaneCounters]),
+        whole: bool,
     ) -> Result<ServiceStatus, EngineError> {
         let configured = &service.configured;
         let table = self.plane.described(service.number).plane()?;
@@ -854,7 +879,12 @@ impl<P: Plane> Engine<P> {
             }
             _ => None,
         };
-        let mut backends = Vec::new();
+        let targets = service.targets();
+        let from = checks.partition_point(|check| check.id < *targets.start());
+        let checks = checks.get(from..).unwrap_or_default();
+        let end = checks.partition_point(|check| check.id <= *targets.end());
+        let checks = checks.get(..end).unwrap_or_default();
+        let mut backends = Vec::with_capacity(service.pool.len());
         for member in &service.pool {
             let lane = lanes.get(member.id.index()).copied().unwrap_or_default();
             let id = service.target(member.id);
@@ -879,16 +909,16 @@ impl<P: Plane> Engine<P> {
                 found_by: member.found.as_ref().map(|found| found.by.clone()),
                 leaving: member.is_gone(),
                 drain: member.wanted.drain,
-                check: CheckStatus::of(service, member, check),
+                check: CheckStatus::of(service, member, check, whole),
                 states: service.states_of(member.id),
-                tunnel: self.plane.backend(member.id).and_then(|backend| {
-                    let said = self.plane.path_mtu(backend.address).unwrap_or(None);
-                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address, said))
-                }),
+                tunnel: whole.then(|| self.tunnel_to(member.id)).flatten(),
                 packets: lane.packets,
                 bytes: lane.bytes,
                 flows: lane.flows,
-                load: service.load_of(member.id, self.plane.load(member.id).value),
+                load: scheduler
+                    .reads_loads()
+                    .then(|| service.load_of(member.id, self.plane.load(member.id).value))
+                    .flatten(),
                 told_load: service.loads.told(member.id),
                 effective_weight: service.effective_weight(member),
                 spoken_weight: member.spoken.map(|spoken| spoken.to_string()),
@@ -902,7 +932,7 @@ impl<P: Plane> Engine<P> {
             number: service.number.0,
             vip: configured.vip,
             vips: configured.vips.clone(),
-            salts: service.salts_shown(),
+            salts: if whole { service.salts_shown() } else { Vec::new() },
             protocol: configured.protocol.name().into(),
             port: configured.port,
             ports: configured.ports,
@@ -916,7 +946,9 @@ impl<P: Plane> Engine<P> {
             forward: configured.forward.name().into(),
             tunnel_port: configured.forward.port(),
             generation: service.generation,
-            digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
+            digest: table
+                .filter(|_| whole)
+                .map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),
             published_states: table.map_or(0, |table| table.states),
             states_from: configured.states.name().into(),
@@ -932,9 +964,9 @@ impl<P: Plane> Engine<P> {
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             slots: self.slot_status(service.number),
             tracking,
-            sources: self.source_status(service),
+            sources: whole.then(|| self.source_status(service)).flatten(),
             new_flows: self.new_flow_status(service),
-            quic: service.quic_status(&self.config.balancer.run_dir),
+            quic: whole.then(|| service.quic_status(&self.config.balancer.run_dir)).flatten(),
             discover: service.discover_statuses(),
             backends,
         })

@@ -34,6 +34,7 @@ mod lines;
 mod loads;
 mod maintenance;
 mod methods;
+mod metrics;
 mod packing;
 mod places;
 mod prefixes;

@@ -315,9 +315,6 @@ pub(in super::super) fn no_backend(address: IpAddr) -> Option<&'static str> {
             Some("is a loopback address, by which every host reaches only itself")
         }
         IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("is of 0.0.0.0/8, which no host has"),
-        IpAddr::V4(v4) if v4.octets()[0] >= 240 => {
-            Some("is of 240.0.0.0/4, which is reserved, and no host's")
-        }
         _ => None,
     }
 }

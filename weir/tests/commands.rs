@@ -82,7 +82,8 @@ fn a_change_whose_output_is_closed_is_said_to_be_made() {
     let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
     let balancer = common::start(&lab, "concury", 2);
     let run = |line: &str, output: &str| {
-        let socket = balancer.socket().display();
+        let socket = balancer.socket();
+        let socket = socket.display();
         let script = format!("exec {} {line} --socket {socket} {output}", common::WEIR);
         std::process::Command::new("sh").args(["-c", &script]).output().unwrap()
     };

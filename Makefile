@@ -13,7 +13,7 @@ RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test fuzz mutations p4-test kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test install-test fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -36,6 +36,8 @@ help:
 	@echo '            SIGKILLs at random moments of changes of method, pool and file under connections'
 	@echo 'make upgrade-test [OLD=COMMIT] [NEW=COMMIT]'
 	@echo '            a version takes the place of an older one, and goes again, under connections'
+	@echo 'make install-test [SUITE=bookworm]'
+	@echo '            the packages into a clean Debian that is made for it, and three commands to a balanced request'
 	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
 	@echo '            BPF program and its twin, of a grammar and blind'
@@ -88,6 +90,10 @@ soak-kills:
 upgrade-test:
 	@scripts/setup test
 	@scripts/upgrade-test $(OLD) $(NEW)
+
+# Needs mmdebstrap, and Debian's archive.
+install-test: build
+	@scripts/install-test $(SUITE)
 
 # The documentation as pages for a browser.
 site:

@@ -385,6 +385,8 @@ fn text(
         let mut own: Vec<IpAddr> = ways.iter().filter_map(of).collect();
         own.sort_unstable();
         own.dedup();
+        let families =
+            [true, false].map(|four| own.iter().filter(|one| one.is_ipv4() == four).count());
         let own: Vec<String> = own.iter().map(|own| format!("\"{own}\"")).collect();
         let _ = writeln!(
             text,
@@ -392,6 +394,10 @@ fn text(
              nat_sources = [{}]",
             own.join(", ")
         );
+        if families.iter().any(|family| *family > 1) {
+            text += "# Any connection may have any of them: each backend needs a route to all, or take those out that some \
+                     have none to.\n";
+        }
     }
     text += "# Metrics for Prometheus.\n#   metrics = \"127.0.0.1:9469\"\n";
     let _ = write!(

@@ -100,6 +100,7 @@ fn sources(config: &Config, findings: &mut Vec<Finding>) {
             ));
         }
     }
+    elsewhere(config, &own, findings);
     let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().filter_map(|word| word.parse::<u16>().ok());
     if let (Some(from), Some(to)) = (ends.next(), ends.next())
@@ -116,6 +117,44 @@ fn sources(config: &Config, findings: &mut Vec<Finding>) {
         ));
     }
     taken_from_host(config, findings);
+}
+
+/// A connection's source is any of those of its family: one that is on another of the balancer's interfaces than the way
+/// to a backend is perhaps in a network that the backend has no route to.
+fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>) {
+    let links = neigh::interfaces().unwrap_or_default();
+    let taken = neigh::with_above(&config.balancer.interfaces, &links);
+    let name_of = |index: u32| links.iter().find(|link| link.index == index).map(|link| &link.name);
+    let sources = config.balancer.nat.addresses.iter().filter_map(|address| {
+        let (index, _) = own.iter().find(|(_, known)| known == address)?;
+        Some((address, *index, name_of(*index).filter(|name| taken.contains(*name))?))
+    });
+    let sources: Vec<_> = sources.collect();
+    let services = config.services.iter().filter(|service| service.forward.is_full_nat());
+    for backend in services.flat_map(|service| &service.backends) {
+        let Ok(way) = neigh::route(backend.address) else { continue };
+        // Who is behind a router has routes.
+        if way.gateway.is_some() {
+            continue;
+        }
+        let other = sources.iter().find(|(address, index, _)| {
+            address.is_ipv4() == backend.address.is_ipv4() && *index != way.ifindex
+        });
+        let Some((address, _, interface)) = other else { continue };
+        findings.push(Finding::warn(
+            "sources",
+            format!(
+                "connections come to backend {:?} from {address}, too, which is on {interface}: unless it has a route \
+                 there, those do not come about",
+                backend.name
+            ),
+            format!(
+                "a route to {address} on the backend; or one of balancer.nat_sources to which all backends have one"
+            ),
+        ));
+        // Of many backends there is nothing else to say.
+        return;
+    }
 }
 
 /// Servers of this host on ports that connections under full NAT have: packets for them are answers of backends, or

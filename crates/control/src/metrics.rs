@@ -626,8 +626,14 @@ struct Source {
 }
 
 impl Source {
-    /// The text; none if the engine has ended.
+    /// The text; none if the engine has ended. It is made to its end whether the reader waits for it or not: else
+    /// readers who do not would have it begun again and again.
     async fn text(&self) -> Option<Bytes> {
+        let source = self.clone();
+        tokio::spawn(async move { source.make().await }).await.ok()?
+    }
+
+    async fn make(&self) -> Option<Bytes> {
         // Whoever else asks meanwhile waits for this one's.
         let mut kept = self.kept.0.lock().await;
         if let Some((made, text)) = &*kept

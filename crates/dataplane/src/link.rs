@@ -132,8 +132,7 @@ pub(crate) fn attach(
     Err(failure).context(|| format!("attach the XDP program to {}", interface.name))
 }
 
-/// Puts the program into every link that is pinned in a directory. A link whose interface is gone
-/// leads nowhere, and is left alone.
+/// Puts the program into every link that is pinned in a directory.
 pub(crate) fn replace_all(directory: &Path, program: BorrowedFd<'_>) -> Result<(), Error> {
     let entries =
         std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
@@ -141,18 +140,23 @@ pub(crate) fn replace_all(directory: &Path, program: BorrowedFd<'_>) -> Result<(
         if !entry.file_name().to_string_lossy().starts_with(LINK_PREFIX) {
             continue;
         }
-        match replace_program(&entry.path(), program) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOLINK | libc::ENODEV)) => {}
-            replaced => {
-                replaced.context(|| format!("replace the program in {}", entry.path().display()))?
-            }
-        }
+        let pin = entry.path();
+        let link = open(&pin).context(|| format!("open link {}", pin.display()))?;
+        replace_in(&link, program)?;
     }
     Ok(())
 }
 
+/// Puts the program into a link. One whose interface is gone leads nowhere, and is left alone.
+pub(crate) fn replace_in(link: &OwnedFd, program: BorrowedFd<'_>) -> Result<(), Error> {
+    match update(link, program) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOLINK | libc::ENODEV)) => Ok(()),
+        replaced => replaced.context(|| "replace the program in a link".into()),
+    }
+}
+
 /// Whether the interface's program runs in the network stack.
-fn is_generic(interface: &Interface) -> Result<bool, Error> {
+pub(crate) fn is_generic(interface: &Interface) -> Result<bool, Error> {
     const XDP_ATTACHED_SKB: u8 = 2;
     Ok(attached_how(interface)? == XDP_ATTACHED_SKB)
 }
@@ -255,14 +259,10 @@ pub(crate) fn create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::R
 }
 
 fn replace_program(pin: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
-    let path = c_path(pin)?;
-    // SAFETY: the argument is a C string.
-    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_obj_get(path.as_ptr()) };
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    update(&open(pin)?, program)
+}
+
+fn update(link: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: two descriptors and no options.
     let done = unsafe {
         libbpf_rs::libbpf_sys::bpf_link_update(

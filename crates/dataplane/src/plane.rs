@@ -80,7 +80,7 @@ impl LivePlane {
         };
     }
 
-    /// The guard ends with its pins.
+    /// The guard ends with the process, if its pins are gone.
     fn lacks_guard(&self) -> bool {
         self.guarded && !self.kernel.is_wholly_guarded()
     }
@@ -646,7 +646,7 @@ impl Plane for LivePlane {
     fn put_back(&mut self) -> Result<(), Error> {
         self.kernel.put_back()?;
         if self.lacks_guard() || self.kernel.is_guard_detached() {
-            self.kernel.guard()?;
+            self.kernel.guard_again()?;
             self.stale_guard = None;
         }
         Ok(())

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::unix::net::UnixStream;
-use weir_dataplane::KernelPlane;
+use weir_dataplane::{Interface, KernelPlane};
 
 use super::Finding;
 use crate::config::Config;
@@ -17,6 +17,19 @@ const START: &str = "weir run follows such changes; start it, or see in its log 
 const AGAIN: &str = "a running weir attaches and pins again within balancer.look_every, and at a weir reload; or \
                      weir status says why it cannot";
 
+fn has_program(interface: &str) -> bool {
+    Interface::find(interface).is_ok_and(|found| found.program().is_some())
+}
+
+/// What becomes of the packets of an interface for which nothing is pinned.
+fn without(interface: &str) -> &'static str {
+    if has_program(interface) {
+        " that is pinned: what it has is another one's, or ends with the process"
+    } else {
+        "; its packets are not balanced"
+    }
+}
+
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     let name = &config.balancer.name;
     let pinned = match KernelPlane::left_in(&pin_directory(name)) {
@@ -27,9 +40,14 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
             if !last_good::is_anothers(name, run_dir)
                 && UnixStream::connect(config.balancer.socket_path()).is_ok()
             {
+                let any = config.balancer.interfaces.iter().any(|interface| has_program(interface));
+                let then = if any {
+                    "forwarding ends with the process"
+                } else {
+                    "and no interface has a program; packets are not balanced"
+                };
                 let gone = format!(
-                    "instance {name:?} runs, and {} is gone or empty: somebody has removed its pins, and with them \
-                     its program; packets are not balanced",
+                    "instance {name:?} runs, and {} is gone or empty: somebody has removed its pins: {then}",
                     pin_directory(name).display()
                 );
                 findings.push(Finding::fail("attached", gone, AGAIN));
@@ -50,7 +68,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
         findings.push(match number {
             None => Finding::fail(
                 "attached",
-                format!("{wanted}: instance {name:?} has no program there; its packets are not balanced"),
+                format!("{wanted}: instance {name:?} has no program there{}", without(wanted)),
                 "weir reload takes an interface up that the file names, and attaches again where a pin was removed; so \
                  does a start",
             ),

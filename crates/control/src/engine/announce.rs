@@ -141,6 +141,9 @@ impl<P: Plane> Engine<P> {
         if let (Some(error), true) = (trouble, self.config.announce.is_some()) {
             let done =
                 if drain { "drained, but its routes are not withdrawn" } else { "not announced" };
+            if changed {
+                self.remember_kept(&format!("this balancer is {done} yet"), None);
+            }
             return Err(EngineError::Unfinished(format!(
                 "this balancer is {done} yet: {error}; it is tried again, and weir announce says when it is done"
             )));

@@ -9,6 +9,7 @@ use super::{Engine, pin_directory};
 use crate::config::{Config, Service};
 use crate::neigh::{self, Interface};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tracing::warn;
 use weir_dataplane::KernelPlane;
 use weir_plane::Plane;
 
@@ -29,10 +30,11 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Whose connections break by a configuration since it gives up the interface by which answers come. Those that
-    /// come by one that is not the balancer's now either are as before.
-    pub(super) fn answers_given_up(&self, config: &Config) -> Option<String> {
+    /// come by one that is not the balancer's now either are as before. `start`: what is in force is what an earlier run
+    /// has attached.
+    pub(super) fn answers_given_up(&self, config: &Config, start: bool) -> Option<String> {
         let new = &config.balancer.interfaces;
-        let (old, links) = self.taken_from(new)?;
+        let (old, links) = self.taken_from(new, start)?;
         let (before, after) = (neigh::with_above(&old, &links), neigh::with_above(new, &links));
         let given_up = numbered(&links, |name| before.contains(name) && !after.contains(name));
         let (mut by, mut services) = (BTreeSet::new(), Vec::new());
@@ -71,14 +73,15 @@ impl<P: Plane> Engine<P> {
     }
 
     /// The interfaces that packets are taken from, if those are others, and all that there are.
-    fn taken_from(&self, others: &[String]) -> Option<(Vec<String>, Vec<Interface>)> {
+    fn taken_from(&self, others: &[String], start: bool) -> Option<(Vec<String>, Vec<Interface>)> {
         let known = &self.config.balancer.interfaces;
-        // At a start the configuration is that of the file already, and the program is where an earlier run has put it.
-        let starts = self.resumed && self.attached.is_empty() && self.name.is_none();
-        if !starts {
+        // At a start the configuration is that of the file already.
+        if !start {
             return (known != others).then(|| Some((known.clone(), (self.links)().ok()?)))?;
         }
-        let pinned = KernelPlane::left_in(&pin_directory(&self.config.balancer.name)).ok()??;
+        let left = KernelPlane::left_in(&pin_directory(&self.config.balancer.name));
+        let told = left.inspect_err(|error| warn!(%error, "it is not known what packets come by"));
+        let pinned = told.ok()??;
         let links = (self.links)().ok()?;
         let on = |link: &&Interface| pinned.links.iter().any(|pin| pin.number == link.index);
         let names = links.iter().filter(on).map(|link| link.name.clone()).collect();

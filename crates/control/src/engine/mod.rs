@@ -715,6 +715,8 @@ impl<P: Plane> Engine<P> {
         self.urgent = commands.urgent();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
+        // What was taken away since the last look would end with the process.
+        self.hold_on();
         self.announce_stop();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)

@@ -156,7 +156,7 @@ impl<P: Plane> Engine<P> {
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();
         services.extend(self.removed(&plan));
-        let why = self.against_all(config);
+        let why = self.against_all(config, false);
         let why = (!why.is_empty()).then(|| why.join("; "));
         Ok(PlanReport {
             file: from.name(),

@@ -140,7 +140,7 @@ impl<P: Plane> Engine<P> {
     /// Refuses what contradicts what is in force. Nothing is touched.
     pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
         self.keeps_identity(config, &self.source())?;
-        self.changes(config, breaking)?;
+        self.changes(config, How { start: false, breaking })?;
         self.lists_fit(config)?;
         self.reaches(config)
     }
@@ -259,12 +259,13 @@ impl<P: Plane> Engine<P> {
     fn changes(
         &self,
         config: &Config,
-        breaking: bool,
+        how: How,
     ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
+        let breaking = how.breaking;
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
-        let mut refused = if breaking { Vec::new() } else { self.against_all(config) };
-        notes.extend(self.answers_given_up(config).filter(|_| breaking));
+        let mut refused = if breaking { Vec::new() } else { self.against_all(config, how.start) };
+        notes.extend(self.answers_given_up(config, how.start).filter(|_| breaking));
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
@@ -302,7 +303,7 @@ impl<P: Plane> Engine<P> {
         config: &Config,
         how: How,
     ) -> Result<(Plan, Vec<String>), EngineError> {
-        let (changes, mut notes) = self.changes(config, how.breaking)?;
+        let (changes, mut notes) = self.changes(config, how)?;
         let mut there: HashSet<&str> = self.services.keys().map(String::as_str).collect();
         let mut numbers = self.numbers();
         let mut services = Vec::new();

@@ -79,7 +79,15 @@ impl KernelPlane {
             {
                 fs::rename(&other, &pin).context(|| format!("rename {}", other.display()))?;
             }
-            match link::attach(self.link_entry(), interface, mode, &pin) {
+            // What could not be pinned again goes on all the same.
+            let held = !pin.exists() && self.links.is_on(interface.index);
+            let on = if held {
+                let replaced = self.links.replace_all(directory, self.link_entry());
+                replaced.and_then(|()| link::is_generic(interface))
+            } else {
+                link::attach(self.link_entry(), interface, mode, &pin)
+            };
+            match on {
                 Ok(generic) => attached.push(Attached { interface: interface.clone(), generic }),
                 Err(error) => {
                     failure.get_or_insert(error);
@@ -92,9 +100,9 @@ impl KernelPlane {
             self.program.forget_others(directory)?;
             self.forget_other_fronts()?;
         }
-        let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
-        self.links.hold(directory, &on);
+        self.links.hold(directory);
         if let Some(lost) = &self.lost {
+            let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
             lost.take_from(&on)?;
         }
         Ok((attached, failure))

@@ -23,7 +23,7 @@ const CONSTANTS: &str = "guard.rodata";
 
 /// Name of a pin of the guard's, before the family.
 pub(super) const GUARD_PREFIX: &str = "guard-";
-const FAMILIES: [(&str, u32); 2] =
+pub(super) const FAMILIES: [(&str, u32); 2] =
     [("ipv4", libc::NFPROTO_IPV4 as u32), ("ipv6", libc::NFPROTO_IPV6 as u32)];
 const NF_INET_LOCAL_IN: u32 = 1;
 /// The first priority that is tried. No two BPF programs at a hook may have the same one; before
@@ -48,19 +48,33 @@ impl KernelPlane {
             .find(|program| program.name() == "weir_guard")
             .ok_or_else(|| missing("program", "weir_guard"))?;
         let held = program.as_fd().try_clone_to_owned().context(|| "hold the guard".into())?;
-        let mut links = Vec::new();
-        for (family, number) in FAMILIES {
-            let link = create(held.as_raw_fd(), number, PRIORITY..PRIORITY + PRIORITIES)
-                .context(|| format!("attach the guard for {family}"))?;
-            pin(&link, &guard_pin(directory, family))?;
-            links.push(link);
+        let all = FAMILIES.iter().map(|(family, number)| {
+            create(held.as_raw_fd(), *number, PRIORITY..PRIORITY + PRIORITIES)
+                .context(|| format!("attach the guard for {family}"))
+        });
+        let links = all.collect::<Result<Vec<OwnedFd>, Error>>()?;
+        for ((family, _), link) in FAMILIES.iter().zip(&links) {
+            pin(link, &guard_pin(directory, family))?;
         }
+        // Those before end here, or with their pins.
         self.links.hold_guard(held, links);
         Ok(())
     }
 
-    /// Whether somebody has detached it: a link of the hook's says nothing of that, but only one that is attached
-    /// keeps its priority from others.
+    /// Pins the guard again where its pins are gone.
+    ///
+    /// # Errors
+    /// As [`guard`](Self::guard).
+    pub fn guard_again(&self) -> Result<(), Error> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        if !self.is_guard_detached() && self.links.pin_guard_again(directory)? {
+            return Ok(());
+        }
+        self.guard()
+    }
+
+    /// Whether somebody has detached it: a link of the hook's says nothing of that, but one that is attached keeps its
+    /// priority from others. Where somebody else has taken the priority since, this does not find it.
     pub fn is_guard_detached(&self) -> bool {
         let is_free = |program: &OwnedFd, link: &OwnedFd| {
             let Ok(info) = info_of(link) else { return false };
@@ -128,7 +142,7 @@ impl KernelPlane {
 }
 
 /// Where the guard of a family is pinned.
-fn guard_pin(directory: &Path, family: &str) -> PathBuf {
+pub(super) fn guard_pin(directory: &Path, family: &str) -> PathBuf {
     directory.join(format!("{GUARD_PREFIX}{family}"))
 }
 
@@ -157,7 +171,7 @@ fn create(program: i32, family: u32, priorities: Range<i32>) -> io::Result<Owned
     Err(error)
 }
 
-/// Pins the link in the place of the one before, which ends with its pin.
+/// Pins the link in the place of the one before, which ends when nobody holds it either.
 fn pin(link: &OwnedFd, path: &Path) -> Result<(), Error> {
     // No dot: the BPF file system keeps names with one for itself.
     let fresh = PathBuf::from(format!("{}-new", path.display()));

@@ -1,12 +1,13 @@
 //! The links that this process holds. A link ends with its last descriptor or pin: while the control plane runs, what
 //! somebody does to pins takes no program off, and the pins can be made again.
 
+use super::guard::{FAMILIES, guard_pin};
 use super::pinned::info_of;
 use crate::error::Error;
 use crate::link;
 use std::ffi::CStr;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 struct Held {
     /// On interfaces.
     xdp: Vec<OwnedFd>,
-    /// The guard's, of each family.
+    /// The guard's, of each family in turn.
     guards: Vec<OwnedFd>,
     /// Its program.
     guard: Option<OwnedFd>,
@@ -30,12 +31,32 @@ impl Links {
         self.with(|held| held.xdp.iter().any(|link| interface_of(link) == index))
     }
 
-    /// Holds the pinned links that are on these interfaces, and no others.
-    pub fn hold(&self, directory: &Path, interfaces: &[u32]) {
+    /// Holds the pinned links that are on an interface, and goes on with those whose pins are gone.
+    pub fn hold(&self, directory: &Path) {
         let pins = link::pins_of_links(directory).unwrap_or_default();
         let mut links: Vec<OwnedFd> = pins.iter().filter_map(|pin| link::open(pin).ok()).collect();
-        links.retain(|link| interfaces.contains(&interface_of(link)));
-        self.with(|held| held.xdp = links);
+        links.retain(|link| interface_of(link) != 0);
+        let pinned: Vec<u32> = links.iter().map(interface_of).collect();
+        self.with(|held| {
+            let former = std::mem::take(&mut held.xdp).into_iter();
+            // What was detached is on none.
+            links.extend(former.filter(|link| {
+                let index = interface_of(link);
+                index != 0 && !pinned.contains(&index)
+            }));
+            held.xdp = links;
+        });
+    }
+
+    /// Puts a program into all that are pinned, and into all that are held, whatever became of their pins.
+    ///
+    /// # Errors
+    /// [`Error::System`] if one cannot have it.
+    pub fn replace_all(&self, directory: &Path, program: BorrowedFd<'_>) -> Result<(), Error> {
+        let pinned = link::replace_all(directory, program);
+        let held =
+            self.with(|held| held.xdp.iter().try_for_each(|link| link::replace_in(link, program)));
+        pinned.and(held)
     }
 
     /// Pins those again whose pins are gone and which are on an interface.
@@ -55,8 +76,10 @@ impl Links {
                 }
                 let Some(name) = name_of(index) else { continue };
                 let pin = directory.join(link::pin_name(&name));
-                // One that leads nowhere may be there.
-                let _ = fs::remove_file(&pin);
+                // One that leads nowhere may be there; if it leads to another interface, that is said.
+                if link::open(&pin).is_ok_and(|there| interface_of(&there) == 0) {
+                    let _ = fs::remove_file(&pin);
+                }
                 if let Err(error) = link::pin_fd(link, &pin) {
                     failure.get_or_insert(error);
                 }
@@ -68,6 +91,22 @@ impl Links {
     /// Holds the guard in the place of what was held.
     pub fn hold_guard(&self, program: OwnedFd, guards: Vec<OwnedFd>) {
         self.with(|held| (held.guard, held.guards) = (Some(program), guards));
+    }
+
+    /// As [`pin_again`](Self::pin_again), of the guard. Whether one is held for each family.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn pin_guard_again(&self, directory: &Path) -> Result<bool, Error> {
+        self.with(|held| {
+            for ((family, _), link) in FAMILIES.iter().zip(&held.guards) {
+                let pin = guard_pin(directory, family);
+                if !pin.exists() {
+                    link::pin_fd(link, &pin)?;
+                }
+            }
+            Ok(held.guards.len() == FAMILIES.len())
+        })
     }
 
     /// What `look` says of the guard's program and links, if they are held.

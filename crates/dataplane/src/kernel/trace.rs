@@ -12,7 +12,6 @@ use super::program::{ENTRY_PREFIX, Program};
 use super::resize::pin_of;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
-use crate::link;
 use crate::numbers::TRACE_NONE;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 use std::cell::RefCell;
@@ -234,8 +233,7 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
-        self.links.pin_again(directory)?;
-        let replaced = link::replace_all(directory, self.link_entry());
+        let replaced = self.links.replace_all(directory, self.link_entry());
         self.went_past_front();
         replaced?;
         self.grace()?;

@@ -59,14 +59,14 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Why a configuration is refused whatever becomes of each of its services, unless connections may break.
-    pub(in crate::engine) fn against_all(&self, config: &Config) -> Vec<String> {
+    pub(in crate::engine) fn against_all(&self, config: &Config, start: bool) -> Vec<String> {
         let mut why = if self.keeps_seeds() { self.of_other_seeds(config) } else { Vec::new() };
         // A file that was cut off looks like this.
         if config.services.is_empty() && !self.services.is_empty() {
             why.push(self.leaves_nothing(self.services.len()));
         }
         let place = || self.source().place(Table::Balancer, "interfaces");
-        why.extend(self.answers_given_up(config).map(|what| place() + &what));
+        why.extend(self.answers_given_up(config, start).map(|what| place() + &what));
         why
     }
 

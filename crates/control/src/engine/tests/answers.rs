@@ -110,7 +110,7 @@ fn answers_in_a_vlan_come_by_the_interface_below() {
     world.engine.refresh_next_hops(false).expect("nothing is refused");
     assert_eq!(said(&world), Vec::<String>::new());
     let named = file(&world, &["lo", "eth1.7"]);
-    assert!(world.engine.answers_given_up(&named).is_none(), "it comes by itself, too");
+    assert!(world.engine.answers_given_up(&named, false).is_none(), "it comes by itself, too");
     let without = file(&world, &["lo"]);
     let refused = world.engine.reload_as(without, false).expect_err("it breaks connections");
     assert!(refused.to_string().contains("3 backends of service a come by eth1.7"), "{refused}");

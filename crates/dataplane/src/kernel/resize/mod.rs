@@ -27,12 +27,12 @@ mod fill;
 
 use super::front;
 use super::grace;
+use super::links::Links;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
 use super::size::marked_flows;
 use super::{KernelPlane, Sizes};
 use crate::error::{Context, Error};
-use crate::link;
 use crate::mapped::Parted;
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapHandle, Object};
@@ -193,8 +193,6 @@ impl KernelPlane {
         if self.former.is_some() {
             return Err(Error::Resizing);
         }
-        // All links are to lead to the other memory.
-        self.links.pin_again(&directory)?;
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
         let possible = self.possible(limits);
         let changed = changed(&object, &directory, &possible)?;
@@ -269,6 +267,7 @@ impl KernelPlane {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
+                plane.links = std::mem::take(&mut self.links);
                 plane.held_count = self.held_count;
                 for (to, from) in plane.tables.moved.iter_mut().zip(self.tables.moved) {
                     to.tables += from.tables;
@@ -314,7 +313,7 @@ impl KernelPlane {
                 Some(front) => front.entry(),
                 None => self.program.entry(),
             };
-            link::replace_all(directory, entry)?;
+            self.links.replace_all(directory, entry)?;
             grace()?;
             self.program.forget_others(directory)?;
             let marks = former.marks.take();
@@ -462,7 +461,7 @@ impl Made {
         if last == ResizeStep::Make {
             return Ok(None);
         }
-        moving.replace(programs.as_ref().map(|(twin, _)| twin))?;
+        moving.replace(programs.as_ref().map(|(twin, _)| twin), &old.links)?;
         if last == ResizeStep::Twin {
             return Ok(None);
         }
@@ -470,7 +469,7 @@ impl Made {
         if last == ResizeStep::Fill {
             return Ok(None);
         }
-        moving.replace(programs.as_ref().map(|(_, turned)| turned))?;
+        moving.replace(programs.as_ref().map(|(_, turned)| turned), &old.links)?;
         if last == ResizeStep::Turn {
             return Ok(None);
         }
@@ -507,10 +506,10 @@ impl Moving {
         self.directory.join(name)
     }
 
-    fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
+    fn replace(&self, program: Option<&Program>, links: &Links) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
         program.keep(&self.directory)?;
-        link::replace_all(&self.directory, program.entry())?;
+        links.replace_all(&self.directory, program.entry())?;
         grace()
     }
 

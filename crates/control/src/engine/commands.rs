@@ -1,5 +1,6 @@
 //! What the engine is asked to do, and how it changes pools.
 
+use super::forward::way_of;
 use super::history::{Apply, HistoryReport};
 use super::lines;
 use super::service::{PoolMember, ServiceRuntime, of_target};
@@ -673,10 +674,11 @@ impl<P: Plane> Engine<P> {
         new: &[PoolMember],
         change: impl FnOnce(&mut ServiceRuntime),
     ) -> Result<(), EngineError> {
-        let configured = &self.service(name)?.configured;
-        let nat = self.config.balancer.nat.clone();
-        let way = (configured.forward, configured.segments(), &nat);
-        let installed = new.iter().try_for_each(|member| self.install(member, way, true));
+        let (configured, nat) = (&self.service(name)?.configured, &self.config.balancer.nat);
+        let way = |member: &PoolMember| way_of(configured, &member.wanted, nat);
+        let ways: Vec<_> = new.iter().map(way).collect();
+        let mut installed = new.iter().zip(ways);
+        let installed = installed.try_for_each(|(member, way)| self.install(member, way, true));
         let done = installed.and_then(|()| self.commit(name, change));
         if done.is_err() {
             self.take_back(new.iter().map(|member| member.id));

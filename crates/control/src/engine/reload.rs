@@ -266,8 +266,7 @@ impl<P: Plane> Engine<P> {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
             let others = now.and_then(|now| {
-                readdressed(&now.configured, wanted)
-                    .or_else(|| self.resourced(now, wanted, config))
+                readdressed(&now.configured, wanted).or_else(|| self.resourced(now, wanted, config))
             });
             let change = others.map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.

@@ -172,7 +172,7 @@ fn connections_come_from_the_sources_that_a_backend_names() {
     let balancer = common::start_spec(&lab, spec("concury"));
     let lines = fs::read_to_string(balancer.config()).unwrap();
     // Nobody's network: what is sent there goes nowhere.
-    let lines = lines.replace("\"10.77.0.2\"", "\"10.99.0.1\", \"10.77.0.2\"");
+    let lines = lines.replace("\"10.77.0.2\"", "\"10.77.0.2\", \"10.99.0.1\"");
     let mut text = String::new();
     for line in lines.lines() {
         text = format!("{text}{line}\n");

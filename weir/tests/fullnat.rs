@@ -14,6 +14,8 @@ use weir_lab::topology::{Topology, VIP4};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const FULL_NAT: &str = "forward = \"fullnat\"";
+/// A line of each backend.
+const WEIGHT: &str = "weight = 1";
 
 fn spec(method: &str) -> BalancerSpec {
     BalancerSpec {
@@ -161,6 +163,54 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     common::assert_unbroken(&mut held, "after all", &balancer);
 }
 
+/// A source that backends have no route to is not taken by connections to those that name the other one; and what
+/// a backend names changes under its connections by force only.
+#[test]
+fn connections_come_from_the_sources_that_a_backend_names() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(4));
+    let balancer = common::start_spec(&lab, spec("concury"));
+    let lines = fs::read_to_string(balancer.config()).unwrap();
+    // Nobody's network: what is sent there goes nowhere.
+    let lines = lines.replace("\"10.77.0.2\"", "\"10.77.0.2\", \"10.99.0.1\"");
+    let mut text = String::new();
+    for line in lines.lines() {
+        text = format!("{text}{line}\n");
+        if line.starts_with("address = \"10.77.2.") {
+            text += "nat_sources = [\"10.77.0.2\"]\n";
+        }
+    }
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.command(&["reload", "--break-connections"]).unwrap();
+    let mut held = common::hold_both(&lab, 80);
+    common::assert_unbroken(&mut held, "all have a source that is reached", &balancer);
+    let open = |address: &str| {
+        let status = balancer.status().unwrap();
+        let sources = status["nat_sources"].as_array().expect("there are three");
+        let source = sources.iter().find(|one| one["address"] == address).expect("it is shown");
+        let count = |field: &str| source[field].as_u64().expect("a number");
+        count("open") + count("opening")
+    };
+    common::eventually("the connections are counted", || open("10.77.0.2") >= 40);
+    assert_eq!(open("10.99.0.1"), 0);
+
+    let other = text.replacen("nat_sources = [\"10.77.0.2\"]\n", "", 1);
+    fs::write(balancer.config(), other).unwrap();
+    let plan = common::weir(&["plan", "--socket", balancer.socket().to_str().unwrap()]);
+    let why = "nat_sources: with others, backend b0 would find packets of its connections with another source";
+    assert_eq!(plan.status.code(), Some(4), "{}", common::stderr(&plan));
+    assert!(common::stdout(&plan).contains(why), "{}", common::stdout(&plan));
+    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+    assert!(refused.contains(why), "{refused}");
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    common::assert_unbroken(&mut held, "after a refusal", &balancer);
+    balancer.kill();
+    balancer.launch().unwrap();
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+    common::assert_unbroken(&mut held, "with a control plane again", &balancer);
+}
+
 /// What does not go together is said, with its line.
 #[test]
 fn what_cannot_be_is_refused() {
@@ -184,11 +234,37 @@ fn what_cannot_be_is_refused() {
             "is not a range of 16 ports or more",
         ),
         ("port = 80\n", "port = 80\nmethod = \"cheetah\"\n", "\"fullnat\" does not go with method"),
+        (WEIGHT, "weight = 1\nnat_sources = []", "backend \"b0\": nat_sources: the list is empty"),
+        (WEIGHT, "weight = 1\nnat_sources = [\"10.77.0.3\"]", "is not one of balancer.nat_sources"),
+        (
+            WEIGHT,
+            "weight = 1\nnat_sources = [\"10.77.0.2\", \"10.77.0.2\"]",
+            "backend \"b0\": nat_sources: 10.77.0.2 is listed twice",
+        ),
+        (WEIGHT, "weight = 1\nnat_sources = [\"fd77::2\"]", "is not of the family of the backend"),
     ] {
         let wrong = text.replace("method = \"concury\"\n", "").replacen(from, to, 1);
         fs::write(balancer.config(), wrong).unwrap();
         let checked = said(&balancer, &lab, &["check"]);
         assert!(checked.contains(words), "{words}: {checked}");
+    }
+    let three = "nat_sources = [\"10.77.0.2\", \"10.77.0.3\", \"10.77.0.4\", \"fd77::2\"]";
+    for (own, words) in [
+        (
+            "\"10.77.0.2\", \"10.77.0.4\"",
+            "do not stand one after the other in balancer.nat_sources",
+        ),
+        ("\"10.77.0.4\", \"10.77.0.3\"", "good; 3 services"),
+    ] {
+        let some = format!("{WEIGHT}\nnat_sources = [{own}]");
+        let some = text.replace(&sources, three).replacen(WEIGHT, &some, 1);
+        fs::write(balancer.config(), &some).unwrap();
+        let checked = said(&balancer, &lab, &["check"]);
+        assert!(checked.contains(words), "{words}: {checked}");
+        let plain = some.replacen(FULL_NAT, "forward = \"nat\"", 1);
+        fs::write(balancer.config(), plain).unwrap();
+        let checked = said(&balancer, &lab, &["check"]);
+        assert!(checked.contains("with forward = \"fullnat\" only"), "{checked}");
     }
     fs::write(balancer.config(), text).unwrap();
 }

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use authority::Authority;
@@ -534,20 +534,48 @@ fn refusals_by_http2_come_after_all_that_is_sent() {
         frames.extend(before_ping(&mut stream));
         std::thread::sleep(Duration::from_millis(50));
     }
+    // And whoever sends on has the answer before anything is broken off.
+    stream.write_all(&frame(0, 0, 1, b"more")).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    frames.extend(before_ping(&mut stream));
+    stream.write_all(&frame(0, END_STREAM, 1, b"all")).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    frames.extend(before_ping(&mut stream));
+    assert!(!frames.iter().any(|(kind, _)| *kind == RESET), "{frames:?}");
     // As curl sees it, which takes an answer before the end for an error: a path that there is not, and too much.
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
-    fs::write(&large, vec![b'x'; 600 << 10]).unwrap();
-    for (path, wanted) in [("/v1/nonsense", "404"), ("/v1/explain", "413")] {
-        let output = Command::new("curl")
-            .args(["-sS", "--http2-prior-knowledge", "-m", "60", "-o", "/dev/null"])
-            .args(["-w", "%{http_code}", "-H", "Content-Type: application/json"])
-            .args(["--data-binary", &format!("@{}", large.display()), "--unix-socket"])
+    let curl = |path: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--http2-prior-knowledge", "-m", "60", "-o", "/dev/null"])
+            .args(["-w", "%{http_code}", "-H", "Content-Type: application/json", "--unix-socket"])
             .arg(balancer.socket())
-            .arg(format!("http://localhost{path}"))
-            .output()
-            .unwrap();
+            .arg(format!("http://localhost{path}"));
+        curl
+    };
+    // The last is more than is read before the answer.
+    for (path, bytes, wanted) in [
+        ("/v1/nonsense", 600 << 10, "404"),
+        ("/v1/explain", 600 << 10, "413"),
+        ("/v1/explain", 20 << 20, "413"),
+    ] {
+        fs::write(&large, vec![b'x'; bytes]).unwrap();
+        let data = format!("@{}", large.display());
+        let output = curl(path).args(["--data-binary", &data]).output().unwrap();
         assert!(output.status.success(), "{path}: {}", stderr(&output));
         assert_eq!(stdout(&output), wanted, "{path}");
     }
+    // And one that takes longer.
+    let mut slow = curl("/v1/nonsense");
+    slow.args(["-X", "POST", "-T", "-"]).stdin(Stdio::piped());
+    let mut slow = slow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut data = slow.stdin.take().unwrap();
+    data.write_all(b"some").unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    // It may have seen by now that nobody wants more.
+    let _ = data.write_all(b"more");
+    drop(data);
+    let output = slow.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "404");
 }

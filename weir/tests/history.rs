@@ -28,6 +28,49 @@ fn idle(balancer: &Balancer) -> String {
         .to_owned()
 }
 
+/// Where the history cannot be written, a change is done all the same, and whoever asked is told; its number is given
+/// to no other one, even if the control plane dies before there is room.
+#[test]
+fn what_the_history_lacks_is_told_and_its_number_is_nobody_elses() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let last = || history(&balancer)["entries"].as_array().unwrap().last().unwrap().clone();
+    let warnings = || balancer.status().unwrap()["warnings"].to_string();
+    common::command(&balancer, "backend weight web4 b0 7");
+    let known = last()["number"].as_u64().unwrap();
+    // What the list is written to first is in the way.
+    let tmp = balancer.run_dir().join("history.json.tmp");
+    fs::create_dir(&tmp).unwrap();
+    let said = common::command(&balancer, "backend drain web4 b0");
+    assert!(
+        said.contains("drains") && said.contains("it is done, and the history lacks"),
+        "{said}"
+    );
+    assert!(warnings().contains("done and not in the history"), "{}", warnings());
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let other = text.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1);
+    fs::write(balancer.config(), &other).unwrap();
+    let said = common::command(&balancer, "reload");
+    assert!(
+        said.contains("configuration reloaded") && said.contains("the history lacks"),
+        "{said}"
+    );
+    balancer.kill();
+    balancer.launch().unwrap();
+    let status = balancer.status().unwrap();
+    assert!(status["change"].as_u64().unwrap() >= known + 2, "{}", status["change"]);
+    let said = common::command(&balancer, "backend weight web4 b0 9");
+    assert!(said.contains("the history lacks it"), "{said}");
+    fs::remove_dir(&tmp).unwrap();
+    eventually("it is written down", || !warnings().contains("not in the history"));
+    balancer.kill();
+    balancer.launch().unwrap();
+    let entry = last();
+    assert!(entry["done"].as_str().unwrap().contains("has weight 9"), "{entry}");
+    assert!(entry["number"].as_u64().unwrap() > known + 2, "{entry}");
+}
+
 #[test]
 fn files_are_applied_whole_and_gone_back_to() {
     let _alone = common::alone();

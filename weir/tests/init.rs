@@ -312,6 +312,26 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
         text.contains("protocol = \"udp\"") && text.contains("enabled = false"),
         "{text}{said}"
     );
+    // Of several sources under full NAT each backend is given the one on its own way.
+    let nat = ["--nat", "--backend", "10.61.0.12:8080"];
+    let (code, text, said) = init(&[&vip[..], &nat].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(text.matches("nat_sources").count(), 1, "{text}");
+    world
+        .balancer
+        .ip("link add other0 type veth peer name other1\nlink set other0 up\nlink set other1 up\n\
+             addr add 10.62.0.1/24 dev other0")
+        .unwrap();
+    let (code, text, said) = init(&[&vip[..], &nat, &["--backend", "10.62.0.11:8080"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(text.contains("nat_sources = [\"10.61.0.1\", \"10.62.0.1\"]\n"), "{text}");
+    for own in [
+        "address = \"10.61.0.12\"\nport = 8080\n# Its connections come from here alone: it may have no route to \
+         the others.\nnat_sources = [\"10.61.0.1\"]\n",
+        "nat_sources = [\"10.62.0.1\"]\n",
+    ] {
+        assert!(text.contains(own), "{own}: {text}");
+    }
     // The address of a network that is not ours comes by a router.
     world.balancer.ip("route add default via 10.60.0.2").unwrap();
     let (code, text, said) = init(&[["--vip", "198.51.100.7:443"], near].concat());

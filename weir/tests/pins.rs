@@ -67,6 +67,38 @@ fn pins_that_are_removed_are_made_again() {
     assert_eq!(balancer.status().unwrap()["resumed"], true);
 }
 
+/// Pins that somebody moves with their directory are still this instance's: `weir doctor` says where they are, nobody
+/// else may clear them away, and they are moved back.
+#[test]
+fn pins_that_are_moved_are_moved_back() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let mut held = common::hold_both(&lab, 60);
+    let (before, name) = (pinned(&balancer), format!("{}-x", balancer.name()));
+    let moved = balancer.pins().with_file_name(&name);
+    for round in 0..2 {
+        fs::rename(balancer.pins(), &moved).unwrap();
+        assert_attached(&lab, &balancer, "fail");
+        let found = attached(&lab, &balancer)[0].to_string();
+        let said = format!("somebody has moved its pins to {}", moved.display());
+        assert!(found.contains(&said) && found.contains("packets are balanced as long"), "{found}");
+        common::assert_unbroken(&mut held, "while its pins are elsewhere", &balancer);
+        let cleared = common::weir(&["unload", "--name", &name]);
+        assert!(common::stderr(&cleared).contains("running"), "{}", common::stderr(&cleared));
+        common::command(&balancer, "reload");
+        assert!(!moved.exists(), "they are moved back");
+        assert_eq!(pinned(&balancer), before);
+        assert_attached(&lab, &balancer, "ok");
+        let log = common::log(&balancer);
+        assert_eq!(log.matches("they are moved back").count(), round + 1, "{log}");
+        assert!(!log.contains("pins were removed from outside"), "{log}");
+    }
+    assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
+    common::kill_and_launch(&lab, &balancer, &mut held, "after a restart");
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+}
+
 #[test]
 fn a_program_that_is_detached_is_attached_again() {
     let _alone = common::alone();

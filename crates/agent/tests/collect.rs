@@ -3,28 +3,21 @@
 
 mod played;
 
-use nix::sys::socket::{Backlog, listen, setsockopt};
+use nix::sys::socket::{self, Backlog, setsockopt};
 use nix::{setsockopt_impl, sockopt_impl};
-use played::{Played, Session};
+use played::{HERE, certified, files, listen};
 use std::collections::HashSet;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use tokio::io::{copy_bidirectional, duplex};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Server;
 use weir_agent::speak::{Balancer as Address, Options, Speaking};
 use weir_rpc::message::{self, Connection, Kind};
-use weir_rpc::pki::{self, Role};
-use weir_rpc::tls::Files;
+use weir_rpc::pki::Role;
 use weir_rpc::{
-    BalancerServer, Collect, Endpoints, FromAgent, FromBalancer, MOST_OF_A_MESSAGE, PROTOCOL,
-    Welcome, from_agent, from_balancer,
+    Collect, Endpoints, FromAgent, FromBalancer, MOST_OF_A_MESSAGE, PROTOCOL, Welcome, from_agent,
+    from_balancer,
 };
 
 sockopt_impl!(
@@ -32,54 +25,17 @@ sockopt_impl!(
     Deferred, SetOnly, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, u32
 );
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More than one message has room for, over two servers.
 const CLIENTS: usize = MOST_OF_A_MESSAGE / 2 + 100;
-
-fn files(directory: &Path, name: &str) -> Files {
-    let at = |file: String| directory.join(file);
-    Files {
-        certificate: at(format!("{name}.pem")),
-        key: at(format!("{name}.key")),
-        ca: at("ca.pem".into()),
-    }
-}
-
-fn certificates(directory: &Path) {
-    pki::init(directory, "test", 30).unwrap();
-    for (name, role) in [("lb", Role::Balancer), ("b0", Role::Agent)] {
-        let (name, addresses) = (name.to_owned(), vec![HERE]);
-        let request = pki::Request { name, role, addresses, hosts: Vec::new(), days: 20 };
-        pki::issue(directory, directory, &request).unwrap();
-    }
-}
 
 /// A server for which its clients are half-open until they say something.
 fn server() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((HERE, 0)).unwrap();
     setsockopt(&listener, Deferred, &60).unwrap();
-    listen(&listener, Backlog::new(4096).unwrap()).unwrap();
+    socket::listen(&listener, Backlog::new(4096).unwrap()).unwrap();
     let at = listener.local_addr().unwrap();
     (listener, at)
-}
-
-/// Waits for an agent to call.
-async fn called(listener: tokio::net::TcpListener, tls: TlsAcceptor) -> Session {
-    let (sessions, mut called) = mpsc::channel(1);
-    let (connections, incoming) = mpsc::channel(1);
-    let serving = Server::builder()
-        .add_service(BalancerServer::new(Played(sessions)))
-        .serve_with_incoming(ReceiverStream::new(incoming));
-    tokio::spawn(serving);
-    tokio::spawn(async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        let mut stream = tls.accept(stream).await.unwrap();
-        let (one, mut other) = duplex(1 << 16);
-        connections.send(Ok::<_, std::io::Error>(one)).await.unwrap();
-        let _ = copy_bidirectional(&mut stream, &mut other).await;
-    });
-    timeout(PATIENCE, called.recv()).await.expect("it calls").expect("a session")
 }
 
 async fn heard(from: &mut Streaming<FromAgent>) -> from_agent::What {
@@ -122,7 +78,7 @@ async fn answer(
 #[test]
 fn half_open_connections_are_said_when_a_balancer_asks() {
     let directory = tempfile::tempdir().unwrap();
-    certificates(directory.path());
+    certified(directory.path(), &[("lb", Role::Balancer), ("b0", Role::Agent)]);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let servers = [server(), server()];
@@ -142,11 +98,9 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
     let _client = TcpStream::connect(at).unwrap();
 
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind((HERE, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let tls = TlsAcceptor::from(files(directory.path(), "lb").server().unwrap());
+        let mut balancer = listen(&files(directory.path(), "lb")).await;
         let options = Options {
-            balancers: vec![Address { host: HERE.to_string(), port }],
+            balancers: vec![Address { host: HERE.to_string(), port: balancer.port }],
             files: files(directory.path(), "b0"),
             load: None,
             log: 1 << 16,
@@ -158,7 +112,8 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
             health: None,
         };
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
-        let (mut from, to) = called(listener, tls).await;
+        let called = timeout(PATIENCE, balancer.sessions.recv()).await;
+        let (mut from, to) = called.expect("it calls").expect("a session");
         assert!(matches!(heard(&mut from).await, from_agent::What::Hello(_)));
         let say = async |what| to.send(Ok(FromBalancer { what: Some(what) })).await.unwrap();
         let endpoint = servers.iter().zip(0..).map(|((_, at), id)| {

@@ -539,6 +539,10 @@ pub struct Service {
     /// When backends are in maintenance, of those that are, by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub maintenance: BTreeMap<String, Vec<Window>>,
+    /// Under full NAT, which of the balancer's sources packets to a backend get, of those that do not get all, by
+    /// their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nat_sources: BTreeMap<String, Vec<IpAddr>>,
     /// The backends, in the order of the file; at least one, if none is looked up.
     pub backends: Vec<Backend>,
     /// Where others are looked up.

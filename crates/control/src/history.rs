@@ -3,18 +3,20 @@
 //!
 //! A list in `history.json` of the state directory (the run directory, if there is no other), and for each change of the file its text in
 //! `history/<number>.toml`. Both are bounded, the oldest go first. The list is replaced as a whole after a
-//! text was written, so that it names none that is not there.
+//! text was written, so that it names none that is not there. The last number stands in `history.number`, too, which
+//! is written in place: that needs no room, so that where a disc is full no number is given twice.
 
 #![forbid(unsafe_code)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
+use tracing::{info, warn};
 use weir_host::files::{self, is_gone};
 
 use crate::store::{Document, StoreError, write_whole};
@@ -25,6 +27,8 @@ const FILES: usize = 50;
 const BYTES: usize = 16 << 20;
 /// Commands that are kept.
 const COMMANDS: usize = 200;
+/// After a failure to write the list down.
+const SAVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Who has asked for a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -91,6 +95,10 @@ pub struct History {
     list: List,
     /// The list is written down.
     saved: bool,
+    /// Why that is not so of what was added last, and when it is tried again.
+    unsaved: Option<(String, Instant)>,
+    /// Where the last number stands.
+    number: Option<File>,
 }
 
 /// The file of a run directory that says where its history is, if it is elsewhere.
@@ -133,8 +141,10 @@ pub fn take_along(from: &Path, to: &Path) -> Result<(), StoreError> {
         let failed = |source| StoreError::Io { doing: "read", path: path.clone(), source };
         write_whole(&after.text_path(number), &files::read(&path).map_err(failed)?)?;
     }
+    let mut list = list.unwrap_or_default();
+    list.last = list.last.max(before.noted());
     // Last: it names none that is not there.
-    Document::save(after.path(), &list.unwrap_or_default()).map(drop)
+    Document::save(after.path(), &list).map(drop)
 }
 
 /// The digest of a file's text.
@@ -145,7 +155,13 @@ pub fn digest(text: &str) -> String {
 impl History {
     /// One of which nothing was read.
     fn named(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), list: List::default(), saved: false }
+        Self {
+            dir: dir.to_owned(),
+            list: List::default(),
+            saved: false,
+            unsaved: None,
+            number: None,
+        }
     }
 
     /// What is remembered in a directory. What cannot be read is moved away: it is of no use for
@@ -176,6 +192,40 @@ impl History {
 
     fn folder(&self) -> PathBuf {
         self.dir.join("history")
+    }
+
+    fn number_path(&self) -> PathBuf {
+        self.dir.join("history.number")
+    }
+
+    /// The last number that was given to a change, whether or not the list has that.
+    fn noted(&self) -> u64 {
+        let text = files::read_text(&self.number_path()).unwrap_or_default();
+        text.trim_end().parse().unwrap_or(0)
+    }
+
+    /// Goes on behind the last number that was given, and makes room for the next one. For whoever adds changes.
+    pub fn hold_number(&mut self) {
+        let noted = self.noted();
+        if noted > self.list.last {
+            self.list.last = noted;
+            // Where that cannot be, it is tried again.
+            let _ = self.save();
+        }
+        self.note_number();
+    }
+
+    fn note_number(&mut self) {
+        let path = self.number_path();
+        if self.number.is_none() {
+            self.number = files::open_to_write(&path).or_else(|_| files::make(&path)).ok();
+        }
+        // Always of this length, so that it needs no more room than it has.
+        let line = format!("{:020}\n", self.list.last);
+        let written = self.number.as_ref().map(|file| file.write_all_at(line.as_bytes(), 0));
+        if let Some(Err(error)) = written {
+            warn!(path = %path.display(), %error, "cannot write down the number of a change");
+        }
     }
 
     /// Texts of changes that there are, whether or not anything is known of these, by number.
@@ -220,7 +270,22 @@ impl History {
     fn save(&mut self) -> Result<(), StoreError> {
         let saved = Document::save(self.path(), &self.list).map(drop);
         self.saved |= saved.is_ok();
+        let failed = saved.as_ref().err();
+        self.unsaved = failed.map(|error| (error.to_string(), Instant::now() + SAVE_AGAIN));
         saved
+    }
+
+    /// Why the last changes are not written down, if they are not.
+    pub fn unsaved(&self) -> Option<&str> {
+        self.unsaved.as_ref().map(|(why, _)| &**why)
+    }
+
+    /// Tries again, now and then, to write down what could not be.
+    pub fn save_again(&mut self) {
+        let due = self.unsaved.as_ref().is_some_and(|(_, again)| *again <= Instant::now());
+        if due && self.save().is_ok() {
+            info!("the history of changes is written down again");
+        }
     }
 
     /// Whether somebody has removed what was written down.
@@ -234,6 +299,8 @@ impl History {
     /// [`StoreError`] if it cannot be written down; it is written with the next change then.
     pub fn write_anew(&mut self, text: Option<&str>) -> Result<(), StoreError> {
         self.saved = false;
+        self.number = None;
+        self.note_number();
         let (folder, now) = (self.folder(), text.map(digest));
         let mut written = Ok(());
         for entry in self.list.entries.iter_mut().filter(|entry| entry.kept) {
@@ -304,8 +371,9 @@ impl History {
     /// # Errors
     /// [`StoreError`] if it cannot be written down; it is remembered until the process ends.
     pub fn add(&mut self, entry: Entry, text: Option<&str>) -> Result<u64, StoreError> {
-        let number = self.list.last + 1;
+        let number = self.list.last.saturating_add(1);
         self.list.last = number;
+        self.note_number();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut written = Ok(());
         if let Some(text) = text {
@@ -507,6 +575,41 @@ mod tests {
         fs::write(folder.path().join("history"), "no folder").unwrap();
         assert!(history.add(entry("apply"), Some("text")).is_err());
         assert!(!history.current().unwrap().kept);
+    }
+
+    #[test]
+    fn a_number_is_given_once_whatever_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || {
+            let mut history = History::open(folder.path());
+            history.hold_number();
+            history
+        };
+        let mut history = open();
+        history.add(entry("apply"), Some("one")).unwrap();
+        // The list cannot be made anew: what it is written to first is in the way.
+        let tmp = folder.path().join("history.json.tmp");
+        fs::create_dir(&tmp).unwrap();
+        assert!(history.add(entry("command"), None).is_err());
+        assert_eq!((history.last(), history.entries().len()), (2, 2));
+        assert!(history.unsaved().is_some_and(|why| why.contains("history.json")));
+        // Whoever dies now has lost the change, and its number is nobody else's.
+        let mut history = open();
+        assert_eq!((history.last(), history.entries().len()), (2, 1));
+        assert!(history.add(entry("command"), None).is_err());
+        assert_eq!(history.last(), 3);
+        fs::remove_dir(&tmp).unwrap();
+        history.unsaved = history.unsaved.map(|(why, _)| (why, Instant::now()));
+        history.save_again();
+        assert!(history.unsaved().is_none());
+        let history = open();
+        let numbers: Vec<u64> = history.entries().iter().map(|one| one.number).collect();
+        assert_eq!((history.last(), numbers), (3, vec![1, 3]));
+        // It goes along with the rest.
+        let other = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("history.number"), "7\n").unwrap();
+        take_along(folder.path(), other.path()).unwrap();
+        assert_eq!(History::open(other.path()).last(), 7);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod file;
 
 pub use file::{there_already, write_new, write_own};
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -83,6 +84,8 @@ struct Way {
     port: Option<u16>,
     interface: Interface,
     gateway: Option<IpAddr>,
+    /// The address of this host that its packets have on this way.
+    source: Option<IpAddr>,
     answers: Option<Resolution>,
 }
 
@@ -220,7 +223,8 @@ fn way(address: IpAddr, port: Option<u16>, all: &[Interface]) -> Result<Way, Ini
         Some(interface) => interface,
         None => neigh::interface_by_index(route.ifindex)?,
     };
-    Ok(Way { address, port, interface, gateway: route.gateway, answers: None })
+    let neigh::Route { gateway, source, .. } = route;
+    Ok(Way { address, port, interface, gateway, source, answers: None })
 }
 
 /// Asks all neighbours at once, and waits for their answers.
@@ -332,7 +336,7 @@ fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
         return Vec::new();
     }
     if forward == "nat" {
-        let source = ways.first().and_then(|way| neigh::route(way.address).ok()?.source);
+        let source = ways.first().and_then(|way| way.source);
         let own = source.map_or_else(|| "THIS-HOST".into(), |own| own.to_string());
         return vec![format!(
             "ip route replace default via {own}    # answers must come back this way"
@@ -380,24 +384,18 @@ fn text(
         text += "# One of them is made of software that takes no frames from XDP programs: in the network stack \
                  it works,\n# several times slower.\nmode = \"generic\"\n";
     }
+    let sources = match forward {
+        "fullnat" => sources(ways),
+        _ => BTreeSet::new(),
+    };
     if forward == "fullnat" {
-        let of = |way: &Way| neigh::route(way.address).ok()?.source;
-        let mut own: Vec<IpAddr> = ways.iter().filter_map(of).collect();
-        own.sort_unstable();
-        own.dedup();
-        let families =
-            [true, false].map(|four| own.iter().filter(|one| one.is_ipv4() == four).count());
-        let own: Vec<String> = own.iter().map(|own| format!("\"{own}\"")).collect();
+        let own: Vec<String> = sources.iter().map(|own| format!("\"{own}\"")).collect();
         let _ = writeln!(
             text,
             "# Backends see connections from here, and answer to it; by which ports, nat_ports says.\n\
              nat_sources = [{}]",
             own.join(", ")
         );
-        if families.iter().any(|family| *family > 1) {
-            text += "# Any connection may have any of them: each backend needs a route to all, or take those out that some \
-                     have none to.\n";
-        }
     }
     text += "# Metrics for Prometheus.\n#   metrics = \"127.0.0.1:9469\"\n";
     let _ = write!(
@@ -439,7 +437,7 @@ fn text(
         }
     };
     for (number, way) in ways.iter().enumerate() {
-        let Way { address, interface, gateway, .. } = way;
+        let Way { address, interface, gateway, source, .. } = way;
         let seen = match (gateway, way.answers) {
             (Some(gateway), _) => format!("By {}, behind the router {gateway}.", interface.name),
             (None, Some(Resolution::Confirmed(mac) | Resolution::Stale(mac))) => {
@@ -456,6 +454,23 @@ fn text(
         if let Some(port) = way.port.filter(|_| is_nat(forward)) {
             let _ = writeln!(text, "port = {port}");
         }
+        if let Some(source) = source.filter(|own| several(&sources, *own)) {
+            let _ = writeln!(
+                text,
+                "# Its connections come from here alone: it may have no route to the others.\n\
+                 nat_sources = [\"{source}\"]"
+            );
+        }
     }
     text
+}
+
+/// The addresses that packets under full NAT come from.
+fn sources(ways: &[Way]) -> BTreeSet<IpAddr> {
+    ways.iter().filter_map(|way| way.source).collect()
+}
+
+/// Whether there are others of its family.
+fn several(sources: &BTreeSet<IpAddr>, own: IpAddr) -> bool {
+    sources.iter().filter(|one| one.is_ipv4() == own.is_ipv4()).count() > 1
 }

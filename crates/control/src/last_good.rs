@@ -113,11 +113,11 @@ pub fn note(pins: &Path, run_dir: &Path) -> io::Result<()> {
     symlink(words, link)
 }
 
-/// Whether a run directory is that of an instance of another name.
-pub fn is_anothers(name: &str, run_dir: &Path) -> bool {
+/// Another name than an instance's, under which pins are whose instance has its run directory.
+pub fn other_name(name: &str, run_dir: &Path) -> Option<String> {
     let others = loaded().unwrap_or_default();
     let here = |other: &String| noted(&pin_directory(other)).as_deref() == Some(run_dir);
-    others.iter().filter(|other| *other != name).any(here)
+    others.into_iter().filter(|other| other != name).find(here)
 }
 
 /// Where the run directory of an instance is, as is noted beside its pins.

@@ -18,6 +18,7 @@ mod tests;
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -207,6 +208,12 @@ impl NameLock {
     /// Whether it is still that of the directory that stands there: somebody may have removed it.
     pub fn is_of(&self, directory: &Path) -> bool {
         is_at(&self.directory, directory)
+    }
+
+    /// Where the directory is by now, if it is anywhere: somebody may have moved it.
+    pub fn place(&self) -> Option<PathBuf> {
+        let held = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        fs::read_link(held).ok().filter(|place| self.is_of(place))
     }
 
     /// Takes a directory of pins, which must be there.

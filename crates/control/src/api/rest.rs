@@ -1,6 +1,8 @@
 //! Bodies of requests by HTTP/2 that nobody reads to their end, as of a request that is refused by its head: they are
-//! read before the answer is sent. A server that answers earlier has to break the stream off (RFC 9113, section 8.1),
-//! and clients take that for an error and never see the answer (curl does).
+//! read before the answer is sent. A server that answers earlier and does not want the rest has to break the stream off
+//! (RFC 9113, section 8.1), and clients that meet that before they have looked at the answer take it for an error and
+//! never see it (curl does). So what does not end in time, or is too much, is answered then, and read on for a while:
+//! whoever sends finds the answer first.
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
@@ -14,6 +16,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of it: as many as the largest body that somebody else may send.
 const MOST: usize = super::MOST_TEXT;
+/// For what comes when the answer is under way: whoever waits for what it is to send next does not look for answers.
+const AFTERWARDS: Duration = Duration::from_secs(30);
 
 /// A body that is given back if whoever has it lets it go before its end.
 #[derive(Debug)]
@@ -68,21 +72,31 @@ impl<B: Body + Unpin> Drop for Lent<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Rest<B> {
-    /// Reads what was left, if it was, within bounds. Whoever still has the body goes on reading it.
+impl<B> Rest<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Send,
+{
+    /// Reads what was left, if it was, within bounds, and what is more than that beside. Whoever still has the body
+    /// goes on reading it.
     pub async fn read(mut self) {
         let Ok(mut body) = self.0.try_recv() else { return };
-        let all = async {
-            let mut read = 0;
-            while let Some(Ok(frame)) = body.frame().await {
-                read += frame.data_ref().map_or(0, Bytes::len);
-                if read > MOST {
-                    return;
-                }
-            }
-        };
-        let _ = timeout(PATIENCE, all).await;
+        if !matches!(timeout(PATIENCE, pass(&mut body, MOST)).await, Ok(true)) {
+            tokio::spawn(async move { timeout(AFTERWARDS, pass(&mut body, usize::MAX)).await });
+        }
     }
+}
+
+/// Reads a body of so many bytes at most; whether it has come to its end.
+async fn pass<B: Body<Data = Bytes> + Unpin>(body: &mut B, most: usize) -> bool {
+    let mut read = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        read += frame.data_ref().map_or(0, Bytes::len);
+        if read > most {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -105,5 +119,12 @@ mod tests {
         let (lent, rest) = Lent::of(Full::new(Bytes::from_static(b"words")));
         rest.read().await;
         drop(lent);
+    }
+
+    #[tokio::test]
+    async fn too_much_is_not_the_end() {
+        let words = || Full::new(Bytes::from_static(b"words"));
+        assert!(pass(&mut words(), 5).await);
+        assert!(!pass(&mut words(), 4).await);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use weir_plane::forward::mapping::ORIGINS;
 use weir_plane::forward::{Encapsulation, Origin, Ports, Segments};
 
-use super::Protocol;
+use super::{Backend, Protocol, Service};
 
 /// How packets reach the backends of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,6 +127,21 @@ impl NatSources {
         })
     }
 
+    /// Those of some of the addresses, all of one family; none, if these do not stand one after the other.
+    pub fn some(&self, own: &[IpAddr]) -> Option<Ports> {
+        let ipv4 = own.first()?.is_ipv4();
+        let all = self.of_family(ipv4)?;
+        let of_family = self.addresses.iter().filter(|address| address.is_ipv4() == ipv4);
+        let taken: Vec<bool> = of_family.map(|address| own.contains(address)).collect();
+        let first = taken.iter().position(|taken| *taken)?;
+        let addresses = taken[first..].iter().take_while(|taken| **taken).count();
+        (addresses == own.len()).then_some(Ports {
+            first: all.first + first as u16,
+            addresses: addresses as u16,
+            ..all
+        })
+    }
+
     /// All of them by their numbers, those of IPv4 in the first half.
     pub fn origins(&self) -> Vec<Option<Origin>> {
         let mut all = vec![None; ORIGINS];
@@ -140,6 +155,17 @@ impl NatSources {
         let used = all.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         all.truncate(used);
         all
+    }
+}
+
+impl Service {
+    /// The sources that packets to a backend get, if they get one: its own, or all of its family.
+    pub fn nat_ports_to(&self, backend: &Backend, nat: &NatSources) -> Option<Ports> {
+        if !self.forward.is_full_nat() {
+            return None;
+        }
+        let own = self.nat_sources.get(&backend.name).and_then(|own| nat.some(own));
+        own.or_else(|| nat.of_family(backend.address.is_ipv4()))
     }
 }
 
@@ -232,5 +258,31 @@ impl TunnelSources {
             (IpAddr::V6(_), _, Some(v6)) => (Some(v6.into()), 0),
             _ => (found.filter(|found| found.is_ipv4() == backend.is_ipv4()), 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the data plane is told is a range of numbers.
+    #[test]
+    fn some_sources_are_those_that_stand_together() {
+        let address = |text: &str| -> IpAddr { text.parse().expect("an address") };
+        let all = ["10.0.0.1", "2001:db8::1", "10.0.0.2", "10.0.0.3", "2001:db8::2"].map(address);
+        let nat = NatSources { addresses: all.to_vec(), ..NatSources::default() };
+        let some = |own: &[&str]| {
+            let own: Vec<IpAddr> = own.iter().map(|one| address(one)).collect();
+            nat.some(&own).map(|ports| (usize::from(ports.first), ports.addresses))
+        };
+        assert_eq!(some(&["10.0.0.2"]), Some((1, 1)));
+        assert_eq!(some(&["10.0.0.3", "10.0.0.2"]), Some((1, 2)));
+        assert_eq!(some(&["10.0.0.1", "10.0.0.3"]), None);
+        assert_eq!(some(&["10.0.0.3", "10.0.0.4"]), None);
+        assert_eq!(some(&["2001:db8::1", "2001:db8::2"]), Some((MOST_NAT_SOURCES, 2)));
+        assert_eq!(some(&[]), None);
+        let ports = nat.some(&[address("10.0.0.3")]).expect("it is there");
+        let origin = nat.origins()[usize::from(ports.first)].expect("it has a number");
+        assert_eq!(origin.address, address("10.0.0.3"));
     }
 }

@@ -255,6 +255,7 @@ fn backend(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     range(object, &["port"], 1, 65_535);
     range(object, &["weight"], 0, 65_535);
+    add(object, "nat_sources", json!({ "minItems": 1, "uniqueItems": true }));
 }
 
 fn discover(object: &mut Value) {

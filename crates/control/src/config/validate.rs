@@ -195,7 +195,7 @@ pub(super) fn validate(
         .service
         .into_iter()
         .enumerate()
-        .filter_map(|(at, raw)| service::validate(raw, at, methods, problems))
+        .filter_map(|(at, raw)| service::validate(raw, at, methods, &balancer.nat, problems))
         .collect();
     if services.len() == given {
         if balancer.plane == Some(PlaneKind::P4) {

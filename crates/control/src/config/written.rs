@@ -533,6 +533,7 @@ pub(super) struct Backend {
     pub drain: Field<bool>,
     pub backup: Field<bool>,
     pub maintenance: Field<Vec<Spanned<String>>>,
+    pub nat_sources: Field<Vec<Spanned<String>>>,
     pub check: Field<Check>,
 }
 

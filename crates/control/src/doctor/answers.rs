@@ -131,14 +131,18 @@ fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>
     });
     let sources: Vec<_> = sources.collect();
     let services = config.services.iter().filter(|service| service.forward.is_full_nat());
-    for backend in services.flat_map(|service| &service.backends) {
+    let all = services.flat_map(|service| service.backends.iter().map(move |one| (service, one)));
+    for (service, backend) in all {
+        let some = service.nat_sources.get(&backend.name);
         let Ok(way) = neigh::route(backend.address) else { continue };
         // Who is behind a router has routes.
         if way.gateway.is_some() {
             continue;
         }
         let other = sources.iter().find(|(address, index, _)| {
-            address.is_ipv4() == backend.address.is_ipv4() && *index != way.ifindex
+            address.is_ipv4() == backend.address.is_ipv4()
+                && *index != way.ifindex
+                && some.is_none_or(|some| some.contains(address))
         });
         let Some((address, _, interface)) = other else { continue };
         findings.push(Finding::warn(
@@ -149,7 +153,8 @@ fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>
                 backend.name
             ),
             format!(
-                "a route to {address} on the backend; or one of balancer.nat_sources to which all backends have one"
+                "a route to {address} on the backend; or nat_sources of the backend, without it; or one of \
+                 balancer.nat_sources to which all backends have a route"
             ),
         ));
         // Of many backends there is nothing else to say.

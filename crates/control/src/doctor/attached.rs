@@ -4,11 +4,15 @@
 #![forbid(unsafe_code)]
 
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 use weir_dataplane::{Interface, KernelPlane};
 
 use super::Finding;
+use crate::api::Client;
 use crate::config::Config;
-use crate::engine::pin_directory;
+use crate::engine::{Status, pin_directory};
 use crate::last_good;
 use crate::neigh;
 
@@ -16,6 +20,9 @@ const START: &str = "weir run follows such changes; start it, or see in its log 
 
 const AGAIN: &str = "a running weir attaches and pins again within balancer.look_every, and at a weir reload; or \
                      weir status says why it cannot";
+
+/// How long an instance has to say what it is called.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn has_program(interface: &str) -> bool {
     Interface::find(interface).is_ok_and(|found| found.program().is_some())
@@ -35,23 +42,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     let pinned = match KernelPlane::left_in(&pin_directory(name)) {
         Ok(Some(pinned)) => pinned,
         Ok(None) => {
-            // If none runs, it was not started yet.
-            let run_dir = &config.balancer.run_dir;
-            if !last_good::is_anothers(name, run_dir)
-                && UnixStream::connect(config.balancer.socket_path()).is_ok()
-            {
-                let any = config.balancer.interfaces.iter().any(|interface| has_program(interface));
-                let then = if any {
-                    "forwarding ends with the process"
-                } else {
-                    "and no interface has a program; packets are not balanced"
-                };
-                let gone = format!(
-                    "instance {name:?} runs, and {} is gone or empty: somebody has removed its pins: {then}",
-                    pin_directory(name).display()
-                );
-                findings.push(Finding::fail("attached", gone, AGAIN));
-            }
+            findings.extend(without_pins(config));
             return;
         }
         Err(error) => {
@@ -104,4 +95,46 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
             },
         });
     }
+}
+
+/// What there is to say of an instance that runs without its pins; nothing if none runs: it was not started yet.
+fn without_pins(config: &Config) -> Option<Finding> {
+    let (name, run_dir) = (&config.balancer.name, &config.balancer.run_dir);
+    let socket = config.balancer.socket_path();
+    let other = last_good::other_name(name, run_dir);
+    let runs = match name_at(socket.clone()) {
+        Some(running) => running == *name,
+        // It says nothing: another's run directory is taken for that.
+        None => other.is_none() && UnixStream::connect(socket).is_ok(),
+    };
+    if !runs {
+        return None;
+    }
+    let pins = pin_directory(name);
+    let gone = match other {
+        Some(other) => format!(
+            "{} is gone: somebody has moved its pins to {}",
+            pins.display(),
+            pin_directory(&other).display()
+        ),
+        None => format!("{} is gone or empty: somebody has removed its pins", pins.display()),
+    };
+    // Whoever runs holds its links.
+    let then = match config.balancer.interfaces.iter().any(|name| has_program(name)) {
+        true => "packets are balanced as long as its process runs, and no longer",
+        false => "its program is on no interface, and packets are not balanced",
+    };
+    Some(Finding::fail("attached", format!("instance {name:?} runs, and {gone}; {then}"), AGAIN))
+}
+
+/// What the instance is called that answers at a socket, if one does.
+fn name_at(socket: PathBuf) -> Option<String> {
+    // A thread of its own: whoever asks may have a runtime already, in which none can be waited for.
+    let asked = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let client = Client::new(socket).with_patience(PATIENCE);
+        let status = client.request::<Status>("GET", "/v1/status", None::<&()>);
+        Some(runtime.block_on(status).ok()?.name)
+    });
+    asked.join().ok()?
 }

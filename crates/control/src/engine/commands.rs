@@ -1,5 +1,6 @@
 //! What the engine is asked to do, and how it changes pools.
 
+use super::forward::way_of;
 use super::history::{Apply, HistoryReport};
 use super::lines;
 use super::service::{PoolMember, ServiceRuntime, of_target};
@@ -244,11 +245,8 @@ impl<P: Plane> Engine<P> {
             Command::History(reply) => drop(reply.send(Ok(self.history_report()))),
             Command::Text(number, reply) => drop(reply.send(self.text_of(number))),
             Command::Add(service, backend, reply) => {
-                let done = self.add_backend(&service, backend);
-                if let Ok(said) = &done {
-                    self.remember_kept(said, self.known_of(&service));
-                }
-                drop(reply.send(done));
+                let done = self.add_backend(&service, backend).map(|said| (said, true));
+                self.answer_change(done, self.known_of(&service), reply);
             }
             Command::Remove(service, backend, reply) => {
                 drop(reply.send(self.remove_backend(&service, &backend)));
@@ -511,8 +509,7 @@ impl<P: Plane> Engine<P> {
             None => "; nobody knows how many connections it held".into(),
         };
         let said = format!("backend {backend} ({place}) removed from {service}{states}{nobody}");
-        self.remember_removal(&said, known, held);
-        Ok(said)
+        Ok(self.remember_removal(said, known, held))
     }
 
     /// Whether anything has changed: what is asked for twice is done once, and remembered once.
@@ -566,9 +563,7 @@ impl<P: Plane> Engine<P> {
                     stay(known, "connections stay where they are", "connection stays where it is")
                 }
             };
-            let said = format!("{said}{stay}{rest}");
-            self.remember_kept(&said, known);
-            said
+            self.remember_kept(format!("{said}{stay}{rest}"), known)
         });
         drop(reply.send(done));
     }
@@ -595,10 +590,11 @@ impl<P: Plane> Engine<P> {
         kept: Option<usize>,
         reply: oneshot::Sender<Done>,
     ) {
-        if let Ok((said, true)) = &done {
-            self.remember_kept(said, kept);
-        }
-        drop(reply.send(done.map(|(said, _)| said)));
+        let done = done.map(|(said, changed)| match changed {
+            true => self.remember_kept(said, kept),
+            false => said,
+        });
+        drop(reply.send(done));
     }
 
     /// Makes a backend what it is to be. Also says whether that has changed anything.
@@ -673,10 +669,11 @@ impl<P: Plane> Engine<P> {
         new: &[PoolMember],
         change: impl FnOnce(&mut ServiceRuntime),
     ) -> Result<(), EngineError> {
-        let configured = &self.service(name)?.configured;
-        let nat = self.config.balancer.nat.clone();
-        let way = (configured.forward, configured.segments(), &nat);
-        let installed = new.iter().try_for_each(|member| self.install(member, way, true));
+        let (configured, nat) = (&self.service(name)?.configured, &self.config.balancer.nat);
+        let way = |member: &PoolMember| way_of(configured, &member.wanted, nat);
+        let ways: Vec<_> = new.iter().map(way).collect();
+        let mut installed = new.iter().zip(ways);
+        let installed = installed.try_for_each(|(member, way)| self.install(member, way, true));
         let done = installed.and_then(|()| self.commit(name, change));
         if done.is_err() {
             self.take_back(new.iter().map(|member| member.id));

@@ -6,7 +6,7 @@ use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Ser
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_plane::forward::{Translation, Tunnel};
+use weir_plane::forward::{Ports, Segments, Translation, Tunnel};
 use weir_plane::{Plane, Translated, Translations, VipKey};
 use weir_wire::map_address;
 
@@ -23,15 +23,21 @@ pub(super) struct Reached {
     pub mtu: u32,
 }
 
-/// How packets are made a backend's own, if they are.
+/// What a service says of the way to a backend: how packets reach it, how large segments may be, and which sources
+/// they get.
+pub(super) type Way = (Forward, Option<Segments>, Option<Ports>);
+
+pub(super) fn way_of(service: &Service, backend: &Backend, nat: &NatSources) -> Way {
+    (service.forward, service.segments(), service.nat_ports_to(backend, nat))
+}
+
+/// How packets are made a backend's own, if they are. `ports`: the sources that they get.
 pub(super) fn translation(
     forward: Forward,
     backend: &Backend,
     mtu: u32,
-    nat: &NatSources,
+    ports: Option<Ports>,
 ) -> Option<Translation> {
-    let ports = || nat.of_family(backend.address.is_ipv4());
-    let ports = forward.is_full_nat().then(ports).flatten();
     forward.is_nat().then_some(Translation { port: backend.port, mtu, ports })
 }
 

@@ -1,6 +1,7 @@
 //! Connections under full NAT: by which rules the data plane makes them, how many there are, and the log of
 //! them.
 
+use super::service::{PoolMember, ServiceRuntime};
 use super::status::NatSourceStatus;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Config, Protocol, Service};
@@ -90,18 +91,38 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Why connections of a service break if its packets come from other ports.
-    pub(super) fn resourced(&self, wanted: &Service, config: &Config) -> Option<String> {
-        let now = self.plane.mapping_rules()?;
+    pub(super) fn resourced(
+        &self,
+        service: &ServiceRuntime,
+        wanted: &Service,
+        config: &Config,
+    ) -> Option<String> {
+        let now = self.plane.mapping_rules().filter(|_| wanted.forward.is_full_nat())?;
         let family =
             |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
         let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };
-        let other = of(now.origins) != of(config.balancer.nat.origins());
-        (wanted.forward.is_full_nat() && other).then(|| {
-            "forward: with other balancer.nat_sources or nat_ports, backends would find packets of their \
-             connections with another source"
-                .into()
+        if of(now.origins) != of(config.balancer.nat.origins()) {
+            return Some(
+                "forward: with other balancer.nat_sources or nat_ports, backends would find packets of their \
+                 connections with another source"
+                    .into(),
+            );
+        }
+        // Those that stay, by whatever name.
+        let stays = |member: &PoolMember| {
+            let at = (member.wanted.address, member.wanted.port);
+            let backend = wanted.backends.iter().find(|one| (one.address, one.port) == at)?;
+            let has = self.plane.backend(member.id)?.translation?.ports?;
+            let gets = wanted.nat_ports_to(backend, &config.balancer.nat)?;
+            (has != gets).then_some(&backend.name)
+        };
+        service.pool.iter().find_map(stays).map(|backend| {
+            format!(
+                "nat_sources: with others, backend {backend} would find packets of its connections with another \
+                 source"
+            )
         })
     }
 

@@ -214,13 +214,15 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
         Ok(None) => note(run_dir, &state_dir).map(|()| None),
     };
     // Numbers of changes go on where they were, and the next start tries again to take them along.
-    Ok(match done {
+    let (mut history, lock, trouble) = match done {
         Ok(lock) => (History::open(&state_dir), lock, None),
         Err(error) => {
             let trouble = format!("the history of changes may not outlive the machine: {error}");
             (History::open(run_dir), None, Some(trouble))
         }
-    })
+    };
+    history.hold_number();
+    Ok((history, lock, trouble))
 }
 
 impl<P: Plane> Engine<P> {
@@ -244,16 +246,18 @@ impl<P: Plane> Engine<P> {
             return;
         }
         let done = format!("started with {}", self.config_path.display());
-        self.remember("start", done, None, Some(&text));
+        // Who started it reads the log, and the status.
+        let _ = self.remember("start", done, None, Some(&text));
     }
 
+    /// The number of the change, or what its answer is to say if it cannot be written down.
     fn remember(
         &mut self,
         what: &str,
         done: String,
         plan: Option<&PlanReport>,
         text: Option<&str>,
-    ) -> Option<u64> {
+    ) -> Result<u64, String> {
         let services = plan.map_or(&[][..], |plan| &plan.services);
         let sum = |of: fn(&super::ServicePlan) -> Option<usize>| {
             services
@@ -274,7 +278,7 @@ impl<P: Plane> Engine<P> {
         services: Vec<String>,
         (connections, broken): (Option<usize>, Option<usize>),
         text: Option<&str>,
-    ) -> Option<u64> {
+    ) -> Result<u64, String> {
         let entry = Entry {
             number: 0,
             at: 0,
@@ -291,36 +295,42 @@ impl<P: Plane> Engine<P> {
         if let Some(entry) = self.history.entries().last() {
             self.events.push(Happening::Change { change: Box::new(entry.clone()) });
         }
-        match added {
-            Ok(number) => Some(number),
-            Err(error) => {
-                warn!(%error, "the change is in force, and not in the history");
-                None
+        added.map_err(|error| {
+            warn!(%error, "the change is in force, and not in the history");
+            match self.history.unsaved() {
+                Some(_) => format!(
+                    "; it is done, and the history lacks it until it can be written: {error}; tried again"
+                ),
+                None => format!("; it is done, and the history has it without its file: {error}"),
             }
-        }
+        })
     }
 
-    /// Remembers a command that was followed.
-    pub(super) fn remember_command(&mut self, done: &Done) {
-        if let Ok(done) = done {
-            self.remember("command", done.clone(), None, None);
-        }
+    /// Remembers what was done without a command.
+    pub(super) fn remember_own(&mut self, done: String) {
+        // Nobody waits for an answer.
+        let _ = self.remember("command", done, None, None);
     }
 
     /// Remembers a command that has broken none of the connections that are known of its service, if that is known.
-    pub(super) fn remember_kept(&mut self, done: &str, known: Option<usize>) {
-        self.remember_removal(done, known, known.map(|_| 0));
+    /// Returns its answer.
+    pub(super) fn remember_kept(&mut self, said: String, known: Option<usize>) -> String {
+        self.remember_removal(said, known, known.map(|_| 0))
     }
 
-    /// Remembers that a backend was removed: of the connections of its service, so many were its own.
+    /// Remembers that a backend was removed: of the connections of its service, so many were its own. Returns the
+    /// command's answer.
     pub(super) fn remember_removal(
         &mut self,
-        done: &str,
+        said: String,
         connections: Option<usize>,
         broken: Option<usize>,
-    ) {
-        let done = ("command", done.to_owned());
-        self.remember_entry(done, Vec::new(), (connections, broken), None);
+    ) -> String {
+        let done = ("command", said.clone());
+        match self.remember_entry(done, Vec::new(), (connections, broken), None) {
+            Ok(_) => said,
+            Err(lacks) => said + &lacks,
+        }
     }
 
     /// Follows a text, and remembers it; `from` is where problems of it are told.
@@ -350,8 +360,14 @@ impl<P: Plane> Engine<P> {
             // Whoever reloads every hour pushes nothing out of the history.
             return done.map(|said| (said, None));
         }
-        let number = self.remember(what, said, plan.ok().as_ref(), Some(text));
-        done.map(|said| (said, number))
+        match (self.remember(what, said, plan.ok().as_ref(), Some(text)), done) {
+            (Ok(number), done) => done.map(|said| (said, Some(number))),
+            (Err(lacks), Ok(said)) => Ok((said + &lacks, None)),
+            (Err(lacks), Err(EngineError::Unfinished(said))) => {
+                Err(EngineError::Unfinished(said + &lacks))
+            }
+            (Err(_), Err(error)) => Err(error),
+        }
     }
 
     /// Whether the last change of the file is the one that somebody expects.

@@ -815,6 +815,7 @@ impl<P: Plane> Engine<P> {
         if self.unsaved.as_ref().is_some_and(|(_, again)| *again <= Instant::now()) {
             self.save_later();
         }
+        self.history.save_again();
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
             self.look_at_unrecorded();

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{error, info, warn};
 use weir_dataplane::KernelPlane;
+use weir_host::files::is_gone;
 use weir_plane::{Plane, TakenAway};
 
 /// The BPF file system.
@@ -154,6 +155,7 @@ impl<P: Plane> Engine<P> {
         }
         let names = self.config.balancer.interfaces.clone();
         let pins = pin_directory(&self.config.balancer.name);
+        self.move_back(&pins);
         let mut taken = self.plane.taken_away(&names);
         let unlocked = self.name.as_ref().is_some_and(|name| !name.is_of(&pins));
         if unlocked && taken.pins.is_none() {
@@ -187,6 +189,20 @@ impl<P: Plane> Engine<P> {
             error!("{said}");
         }
         self.network.taken = Some(said);
+    }
+
+    /// Pins that were moved with their directory are moved back. Where they are made anew instead, all is pinned twice,
+    /// and whoever clears the moved ones away takes this instance's program off.
+    fn move_back(&self, pins: &Path) {
+        let name = self.name.as_ref().filter(|_| is_gone(pins));
+        let Some(from) = name.and_then(NameLock::place) else { return };
+        let place = from.display();
+        match fs::rename(&from, pins) {
+            Ok(()) => warn!(from = %place, "pins were moved from outside; they are moved back"),
+            Err(error) => {
+                warn!(from = %place, %error, "pins were moved from outside and cannot be moved back; they are made again");
+            }
+        }
     }
 
     fn take_again(

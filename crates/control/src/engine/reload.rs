@@ -11,7 +11,7 @@ pub(super) mod words;
 
 use super::commands::Done;
 use super::document;
-use super::forward::translation;
+use super::forward::{Way, translation, way_of};
 use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::places::{Salt, Salts, pair};
@@ -19,14 +19,11 @@ use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::sources::Listed;
 use super::turn::{Change, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{
-    Backend, Balancer, Config, Forward, NatSources, PlaneKind, Service, Source, Table,
-};
+use crate::config::{Backend, Balancer, Config, Forward, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use tracing::info;
-use weir_plane::forward::Segments;
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, ServiceId};
 
@@ -269,12 +266,10 @@ impl<P: Plane> Engine<P> {
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
-            let moved = || self.resourced(wanted, config);
-            let change =
-                match now.and_then(|now| readdressed(&now.configured, wanted).or_else(moved)) {
-                    Some(why) => Change::Breaks(why),
-                    None => change,
-                };
+            let others = now.and_then(|now| {
+                readdressed(&now.configured, wanted).or_else(|| self.resourced(now, wanted, config))
+            });
+            let change = others.map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
@@ -452,8 +447,7 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                let nat = &config.balancer.nat;
-                let way = (planned.wanted.forward, planned.wanted.segments(), nat);
+                let way = way_of(&planned.wanted, &member.wanted, &config.balancer.nat);
                 self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
@@ -787,7 +781,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        (forward, segments, nat): (Forward, Option<Segments>, &NatSources),
+        (forward, segments, ports): Way,
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -802,7 +796,7 @@ impl<P: Plane> Engine<P> {
         let asked = forward.passes_routers();
         let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu), nat);
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu), ports);
         let entry = weir_plane::Backend {
             address,
             incarnation,

@@ -438,7 +438,7 @@ impl<P: Plane> Engine<P> {
         named.extend((over.len() > NAMED).then(|| format!("and {} more", over.len() - NAMED)));
         let said = format!("off the lists of {name}, as the time is over: {}", named.join(", "));
         info!(service = name, "{said}");
-        self.remember_command(&Ok(said));
+        self.remember_own(said);
         Ok(())
     }
 }

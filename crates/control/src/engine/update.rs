@@ -580,6 +580,12 @@ impl<P: Plane> Engine<P> {
         if let Some((what, _)) = &self.unsaved {
             found.push(format!("{what}; a control plane that dies now forgets changes"));
         }
+        if let Some(why) = self.history.unsaved() {
+            found.push(format!(
+                "the last changes are done and not in the history, which cannot be written: {why}; tried again, and \
+                 a start before that does not know of them"
+            ));
+        }
         found
     }
 

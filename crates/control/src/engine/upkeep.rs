@@ -1,6 +1,6 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
-use super::forward::{Reached, translation};
+use super::forward::{Reached, translation, way_of};
 use super::network::{Look, Of};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Events, Front, PlaneResult};
@@ -407,9 +407,8 @@ impl<P: Plane> Engine<P> {
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
         let nat = &self.config.balancer.nat;
         for service in self.services.values() {
-            let forward = service.configured.forward;
-            let segments = service.configured.segments();
             for member in &service.pool {
+                let (forward, segments, ports) = way_of(&service.configured, &member.wanted, nat);
                 let address = member.wanted.address;
                 let now = self.plane.backend(member.id);
                 if !addresses.contains(&address) || !of.concerns(self.first_of(address), || now) {
@@ -430,7 +429,7 @@ impl<P: Plane> Engine<P> {
                         let tunnel = now.and_then(|now| now.tunnel);
                         let translated =
                             now.and_then(|now| now.translation).map(|now| (now.port, now.ports));
-                        let wanted = translation(forward, &member.wanted, 0, nat)
+                        let wanted = translation(forward, &member.wanted, 0, ports)
                             .map(|to| (to.port, to.ports));
                         if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation()
                             && translated == wanted
@@ -447,7 +446,7 @@ impl<P: Plane> Engine<P> {
                     }
                 };
                 let Reached { next, gateway, tunnel, mtu } = reached;
-                let translation = translation(forward, &member.wanted, mtu, nat);
+                let translation = translation(forward, &member.wanted, mtu, ports);
                 match gateway {
                     Some(gateway) => self.gateways.insert(address, gateway),
                     None => self.gateways.remove(&address),

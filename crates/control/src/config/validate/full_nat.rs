@@ -1,13 +1,13 @@
 //! Validation of where packets under full NAT come from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use toml::Spanned;
 
 use super::super::error::Problems;
 use super::super::forward::{MOST_NAT_SOURCES, NatSources};
-use super::super::{Ports, written};
+use super::super::{Forward, Ports, written};
 use super::scope::Scope;
 use super::service::{claim, is_host, title};
 
@@ -58,6 +58,78 @@ pub(super) fn sources(
         })
     });
     NatSources { addresses: all, ports, log: log.is_some_and(Spanned::into_inner) }
+}
+
+/// The sources of the backends that do not get all, by their names.
+pub(super) fn of_backends(
+    backends: &[Spanned<written::Backend>],
+    forward: Option<Forward>,
+    nat: &NatSources,
+    scope: &mut Scope<'_, '_>,
+) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut all = BTreeMap::new();
+    for backend in backends {
+        let (span, backend) = (backend.span(), backend.get_ref());
+        let (Some(name), Some(given)) = (&backend.name, &backend.nat_sources) else { continue };
+        let mut scope = scope.inner(&format!("backend {:?}", name.get_ref()), span);
+        if forward.is_some_and(|forward| !forward.is_full_nat()) {
+            let wrong = "packets get a source of this host's with forward = \"fullnat\" only";
+            scope.problem(given.span(), "nat_sources", wrong, "remove it, or set forward so");
+            continue;
+        }
+        let address = backend.address.as_ref().and_then(|text| text.get_ref().parse().ok());
+        let own = own_sources(given, address, nat, &mut scope);
+        if !own.is_empty() {
+            all.insert(name.get_ref().clone(), own);
+        }
+    }
+    all
+}
+
+/// Those of one backend with this address, if that is one; none, if there is something wrong with them.
+fn own_sources(
+    given: &Spanned<Vec<Spanned<String>>>,
+    backend: Option<IpAddr>,
+    nat: &NatSources,
+    scope: &mut Scope<'_, '_>,
+) -> Vec<IpAddr> {
+    let (mut own, mut good): (Vec<IpAddr>, bool) = (Vec::new(), true);
+    for one in given.get_ref() {
+        let text = one.get_ref();
+        let address: Option<IpAddr> = text.parse().ok();
+        let known = address.filter(|address| nat.addresses.contains(address));
+        let refused = match known {
+            None => Some((
+                format!("{text:?} is not one of balancer.nat_sources"),
+                "list it there, or give one of those",
+            )),
+            Some(known) if own.contains(&known) => {
+                Some((format!("{text} is listed twice"), "remove one"))
+            }
+            Some(known) if backend.is_some_and(|one| one.is_ipv4() != known.is_ipv4()) => Some((
+                format!("{text} is not of the family of the backend's address"),
+                "give those of its family",
+            )),
+            Some(known) => {
+                own.push(known);
+                None
+            }
+        };
+        if let Some((wrong, right)) = refused {
+            good = false;
+            scope.problem(one.span(), "nat_sources", wrong, right);
+        }
+    }
+    if good && own.is_empty() {
+        let right = "remove it, or name some of balancer.nat_sources";
+        scope.problem(given.span(), "nat_sources", "the list is empty", right);
+    } else if good && nat.some(&own).is_none() {
+        // The data plane knows them by the first and how many there are.
+        let wrong = "these do not stand one after the other in balancer.nat_sources";
+        let right = "put those of one backend side by side there";
+        scope.problem(given.span(), "nat_sources", wrong, right);
+    }
+    own
 }
 
 /// Services under full NAT need an address of their family; and no service may listen where answers come to.

@@ -16,11 +16,11 @@ use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
     Affinity, Backend, CookieKeys, Discover, Forward, Key, Lists, MAX_WEIGHT, Method, Mss,
-    NewFlows, Ports, Protocol, Quic, States, Vip, VipError, Window, resolve,
+    NatSources, NewFlows, Ports, Protocol, Quic, States, Vip, VipError, Window, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{agents, cookies, discover, forward, lists, maintenance, new_flows, quic};
+use super::{agents, cookies, discover, forward, full_nat, lists, maintenance, new_flows, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] =
     &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)];
@@ -53,6 +53,7 @@ pub(in super::super) struct Service {
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
     pub maintenance: BTreeMap<String, Vec<Window>>,
+    pub nat_sources: BTreeMap<String, Vec<IpAddr>>,
     pub need: Option<u32>,
     pub backends: Vec<Backend>,
     pub discover: Vec<Discover>,
@@ -128,6 +129,7 @@ pub(super) fn validate(
     raw: Spanned<written::Service>,
     at: usize,
     methods: &[MethodId],
+    nat_sources: &NatSources,
     problems: &mut Problems<'_>,
 ) -> Option<Service> {
     let span = raw.span();
@@ -189,6 +191,7 @@ pub(super) fn validate(
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let maintenance = maintenance::windows(&raw.backend, &mut scope);
+    let nat_sources = full_nat::of_backends(&raw.backend, forward, nat_sources, &mut scope);
     let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
@@ -233,6 +236,7 @@ pub(super) fn validate(
         check,
         backend_checks,
         maintenance,
+        nat_sources,
         need,
         backends,
         discover,

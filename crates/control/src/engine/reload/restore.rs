@@ -3,6 +3,7 @@
 use super::unless_breaking;
 use crate::config::{Config, PlaneKind, Service};
 use crate::engine::document::SavedService;
+use crate::engine::forward::way_of;
 use crate::engine::numbers::Numbers;
 use crate::engine::places::pair;
 use crate::engine::service::{PoolMember, ServiceRuntime, log_path};
@@ -146,8 +147,7 @@ impl<P: Plane> Engine<P> {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, (numbers, 0))?,
             };
-            let nat = self.config.balancer.nat.clone();
-            let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
+            let way = way_of(&runtime.configured, &member.wanted, &self.config.balancer.nat);
             self.install(&member, way, Some(member.id) != former)?;
             runtime.pool.push(PoolMember { found, ..member });
         }

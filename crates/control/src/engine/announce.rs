@@ -142,7 +142,7 @@ impl<P: Plane> Engine<P> {
             let done =
                 if drain { "drained, but its routes are not withdrawn" } else { "not announced" };
             if changed {
-                self.remember_kept(&format!("this balancer is {done} yet"), None);
+                self.remember_kept(format!("this balancer is {done} yet"), None);
             }
             return Err(EngineError::Unfinished(format!(
                 "this balancer is {done} yet: {error}; it is tried again, and weir announce says when it is done"

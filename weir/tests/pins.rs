@@ -158,7 +158,14 @@ fn without_pins_packets_go_on_while_it_runs() {
     common::command(&balancer, "reload");
     assert_eq!(ids(), before, "other links are there");
     assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
-    common::kill_and_launch(&lab, &balancer, &mut held, "after a restart");
+    // A stop pins what would end with the process.
+    fs::remove_dir_all(balancer.pins()).unwrap();
+    balancer.stop(common::PATIENCE);
+    assert_eq!(ids(), before, "other links are there");
+    common::assert_unbroken(&mut held, "after a stop", &balancer);
+    balancer.launch().unwrap();
+    assert_eq!(balancer.status().unwrap()["resumed"], true);
+    common::assert_unbroken(&mut held, "after a start", &balancer);
 }
 
 /// A guard that is detached is put in place again, though its pin stays: the next time that the program is detached

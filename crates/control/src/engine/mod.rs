@@ -715,8 +715,7 @@ impl<P: Plane> Engine<P> {
         self.urgent = commands.urgent();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
-        // What was taken away since the last look would end with the process.
-        self.hold_on();
+        self.pin_what_would_end();
         self.announce_stop();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)

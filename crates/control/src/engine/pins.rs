@@ -191,6 +191,24 @@ impl<P: Plane> Engine<P> {
         self.network.taken = Some(said);
     }
 
+    /// Before the process ends: what has no pin any more, and goes on now, would end with it. What was detached stays so.
+    pub(super) fn pin_what_would_end(&mut self) {
+        let pins = pin_directory(&self.config.balancer.name);
+        let ours = self.name.as_ref().is_some_and(|name| name.is_of(&pins) || is_gone(&pins));
+        if !ours || self.is_learning() {
+            return;
+        }
+        self.move_back(&pins);
+        let taken = self.plane.taken_away(&self.config.balancer.interfaces);
+        let Some(found) = taken.pins else { return };
+        match self.plane.put_back().plane() {
+            Ok(()) => warn!(found, "pins were removed from outside; they are made again"),
+            Err(error) => {
+                warn!(found, %error, "pins were removed from outside, and cannot be made again")
+            }
+        }
+    }
+
     /// Pins that were moved with their directory are moved back. Where they are made anew instead, all is pinned twice,
     /// and whoever clears the moved ones away takes this instance's program off.
     fn move_back(&self, pins: &Path) {

@@ -59,7 +59,7 @@ impl KernelPlane {
         }
     }
 
-    /// Pins again what was pinned and is not any more, but links, which [`reattach`](Self::reattach) makes.
+    /// Pins again what was pinned and is not any more. Links that were detached are [`reattach`](Self::reattach)'s.
     ///
     /// # Errors
     /// [`Error::Bpf`] or [`Error::System`] if something cannot be pinned; it is to be called again then.
@@ -81,6 +81,7 @@ impl KernelPlane {
             stamp.put_back(&directory)?;
         }
         self.program.keep(&directory)?;
+        self.links.pin_again(&directory)?;
         if self.missing_of_front(&directory).is_empty() {
             return Ok(());
         }

@@ -134,13 +134,7 @@ pub(crate) fn attach(
 
 /// Puts the program into every link that is pinned in a directory.
 pub(crate) fn replace_all(directory: &Path, program: BorrowedFd<'_>) -> Result<(), Error> {
-    let entries =
-        std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
-    for entry in entries {
-        if !entry.file_name().to_string_lossy().starts_with(LINK_PREFIX) {
-            continue;
-        }
-        let pin = entry.path();
+    for pin in pins_of_links(directory)? {
         let link = open(&pin).context(|| format!("open link {}", pin.display()))?;
         replace_in(&link, program)?;
     }

@@ -645,8 +645,9 @@ impl Plane for LivePlane {
 
     fn put_back(&mut self) -> Result<(), Error> {
         self.kernel.put_back()?;
-        if self.lacks_guard() || self.kernel.is_guard_detached() {
-            self.kernel.guard_again()?;
+        let detached = self.kernel.is_guard_detached();
+        if detached || self.lacks_guard() {
+            if detached { self.kernel.guard() } else { self.kernel.guard_again() }?;
             self.stale_guard = None;
         }
         Ok(())

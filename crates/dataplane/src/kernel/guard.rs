@@ -67,10 +67,7 @@ impl KernelPlane {
     /// As [`guard`](Self::guard).
     pub fn guard_again(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
-        if !self.is_guard_detached() && self.links.pin_guard_again(directory)? {
-            return Ok(());
-        }
-        self.guard()
+        if self.links.pin_guard_again(directory)? { Ok(()) } else { self.guard() }
     }
 
     /// Whether somebody has detached it: a link of the hook's says nothing of that, but one that is attached keeps its

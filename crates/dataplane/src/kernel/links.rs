@@ -33,8 +33,7 @@ impl Links {
 
     /// Holds the pinned links that are on an interface, and goes on with those whose pins are gone.
     pub fn hold(&self, directory: &Path) {
-        let pins = link::pins_of_links(directory).unwrap_or_default();
-        let mut links: Vec<OwnedFd> = pins.iter().filter_map(|pin| link::open(pin).ok()).collect();
+        let mut links = pinned_in(directory);
         links.retain(|link| interface_of(link) != 0);
         let pinned: Vec<u32> = links.iter().map(interface_of).collect();
         self.with(|held| {
@@ -64,9 +63,7 @@ impl Links {
     /// # Errors
     /// [`Error::Bpf`] or [`Error::System`] if one cannot be pinned; the others are.
     pub fn pin_again(&self, directory: &Path) -> Result<(), Error> {
-        let pins = link::pins_of_links(directory).unwrap_or_default();
-        let links = pins.iter().filter_map(|pin| link::open(pin).ok());
-        let pinned: Vec<u32> = links.map(|link| interface_of(&link)).collect();
+        let pinned: Vec<u32> = pinned_in(directory).iter().map(interface_of).collect();
         self.with(|held| {
             let mut failure = None;
             for link in &held.xdp {
@@ -117,6 +114,12 @@ impl Links {
     fn with<T>(&self, what: impl FnOnce(&mut Held) -> T) -> T {
         what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// The links that are pinned in a directory, as far as they can be opened.
+fn pinned_in(directory: &Path) -> Vec<OwnedFd> {
+    let pins = link::pins_of_links(directory).unwrap_or_default();
+    pins.iter().filter_map(|pin| link::open(pin).ok()).collect()
 }
 
 /// The number of the interface that a link is on; 0: none.

@@ -332,6 +332,17 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
     ] {
         assert!(text.contains(own), "{own}: {text}");
     }
+    // The file is written whether anybody takes the words about it or not.
+    let written = world.folder.path().join("closed.toml");
+    let line = format!(
+        "exec {WEIR} init --vip 10.60.0.100 --backend 10.61.0.11 --output {} >&-",
+        written.display()
+    );
+    let mut shell = world.balancer.command("sh").unwrap();
+    let output = shell.args(["-c", &line]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("it is done all the same: ") && written.exists(), "{said}");
     // The address of a network that is not ours comes by a router.
     world.balancer.ip("route add default via 10.60.0.2").unwrap();
     let (code, text, said) = init(&[["--vip", "198.51.100.7:443"], near].concat());

@@ -131,6 +131,20 @@ impl Expected {
     }
 }
 
+/// How a file is put in force.
+#[derive(Args)]
+pub struct ChangeOptions {
+    /// Whom to talk to.
+    #[command(flatten)]
+    pub instance: Instance,
+    /// Follow the file also where that breaks connections, and say how many.
+    #[arg(long)]
+    pub break_connections: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// How to look at packets.
 #[derive(Args)]
 pub struct TraceOptions {
@@ -414,18 +428,12 @@ pub enum Verb {
     Apply {
         /// The file; - for the standard input.
         file: PathBuf,
-        /// Whom to talk to.
-        #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
         /// Refuse it if the last change of the file has another number (weir history).
         #[arg(long, value_name = "NUMBER")]
         expect: Option<u64>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        /// How.
+        #[command(flatten)]
+        options: ChangeOptions,
     },
     /// Go back to the file before, or to that of an earlier change.
     Rollback {
@@ -435,15 +443,9 @@ pub enum Verb {
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,
-        /// Whom to talk to.
+        /// How.
         #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        options: ChangeOptions,
     },
     /// Show what was changed, when, by whom, and what that did to connections; and whether the instance
     /// differs from its file.
@@ -512,15 +514,9 @@ pub enum Verb {
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,
-        /// Whom to talk to.
+        /// How.
         #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        options: ChangeOptions,
     },
     /// Print the JSON Schema of the configuration file, for editors; or the description of the API.
     Schema {

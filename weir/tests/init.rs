@@ -242,12 +242,16 @@ impl Drop for Machine {
 fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     let world = World::new();
     let machine = Machine::clean(&world.balancer);
+    let early = machine.command(WEIR).arg("run").output().unwrap();
+    let said = stderr(&early);
+    assert_eq!(early.status.code(), Some(1), "{said}");
+    assert!(said.contains("/etc/weir/weir.toml") && said.contains("weir init"), "{said}");
     let line = "init --nat --vip 10.60.0.100 --backend 10.61.0.11:8080 --backend 10.61.0.12:8080 --prepare";
     let made = machine.command(WEIR).args(line.split(' ')).output().unwrap();
     assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
     let log = fs::File::create(world.folder.path().join("log")).unwrap();
     let mut run = machine.command(WEIR);
-    run.args(["run", "--config", "/etc/weir/weir.toml"]).stdin(Stdio::null()).stderr(log);
+    run.arg("run").stdin(Stdio::null()).stderr(log);
     let mut run = run.spawn().unwrap();
     let mut seen = std::collections::BTreeSet::new();
     eventually("both backends answer", || {

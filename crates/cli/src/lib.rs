@@ -86,13 +86,16 @@ pub enum AnnounceVerb {
     /// goes on without it; who wants that announced does not run this.
     Guard {
         /// The configuration file.
-        #[arg(long, default_value = "/etc/weir/weir.toml")]
+        #[arg(long, default_value = USUAL_FILE)]
         config: PathBuf,
         /// For how long it must not have answered.
         #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
         after: Duration,
     },
 }
+
+/// The configuration file if no other one is named.
+pub const USUAL_FILE: &str = "/etc/weir/weir.toml";
 
 /// Where an instance is talked to if nothing else is said.
 pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
@@ -260,8 +263,8 @@ pub struct UserPlaneOptions {
 pub enum Verb {
     /// Run the balancer. When it ends, forwarding goes on; started again, it resumes.
     Run {
-        /// The configuration file.
-        #[arg(long)]
+        /// The configuration file; `weir init` writes one.
+        #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
         config: PathBuf,
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
@@ -292,7 +295,7 @@ pub enum Verb {
     /// host; an interface that this host has not is told.
     Check {
         /// The configuration file; - for the standard input.
-        #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]
+        #[arg(default_value = USUAL_FILE, conflicts_with = "config")]
         file: PathBuf,
         /// The same.
         #[arg(long, value_name = "FILE")]
@@ -606,7 +609,7 @@ pub struct InitOptions {
     #[arg(long = "interface", value_name = "INTERFACE")]
     pub interfaces: Vec<String>,
     /// Where the configuration goes; - for the standard output.
-    #[arg(long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     pub output: PathBuf,
     /// Also give this host what it lacks, until it is restarted: the service's address, forwarding.
     #[arg(long)]

@@ -99,6 +99,11 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     let source = format!("10.77.0.2:{}", source.split_once(';').unwrap().0);
     let back = balancer.command(&["explain", "tcp", "10.77.2.1:8080", &source]).unwrap();
     assert!(back.contains("it comes to a source of full NAT"), "{back}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json").display().to_string();
+    balancer.command(&["snapshot", "--output", &file]).unwrap();
+    let flow = ["explain", "tcp", "10.77.2.1:8080", &source, "--snapshot", &file];
+    assert_eq!(balancer.command(&flow).unwrap(), back);
 
     let open = |status: &Value| -> u64 {
         let sources = status["nat_sources"].as_array().expect("there are two");

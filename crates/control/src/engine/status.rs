@@ -716,6 +716,7 @@ impl<P: Plane> Engine<P> {
                 .chain(held)
                 .chain(self.following.trouble())
                 .chain(nat)
+                .chain(self.pending_full_warning())
                 .chain(ending)
                 .chain(failed)
                 .chain(self.plane.trouble())

@@ -768,6 +768,23 @@ fn flows_that_nobody_is_told_of_are_warned_of() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
+/// New flows that find no room while a table is made are warned of, until nobody was refused for a while.
+#[test]
+fn first_packets_that_find_no_room_are_warned_of() {
+    let mut world = World::new(1);
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.plane.counters.dropped.insert(weir_wire::Reason::PendingFull, 30);
+    world.upkeep_later();
+    let said = world.warnings();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("30 first packets were dropped (pending_full)"), "{said:?}");
+    assert!(said[0].contains("limits.pending_flows"), "{said:?}");
+    world.engine.ahead += 60;
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
 /// Frames to any address are taken where there are more than are compared; that is said while it is so.
 #[test]
 fn more_addresses_than_are_compared_are_warned_of() {

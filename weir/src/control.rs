@@ -156,8 +156,8 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
 fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
-        BackendVerb::Add { service, name, address, port, weight, expected } => {
-            let body = NewBackend { name, address, port, weight };
+        BackendVerb::Add { service, name, address, port, weight, nat_sources, expected } => {
+            let body = NewBackend { name, address, port, weight, nat_sources };
             request(instance, "POST", &expected.of(&at(&service, "")), Some(&body))
         }
         BackendVerb::Remove { service, name, expected } => {

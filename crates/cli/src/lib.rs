@@ -653,6 +653,10 @@ pub enum BackendVerb {
         /// Its weight.
         #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        /// Of balancer.nat_sources, one that its connections come from, of a service with forward = "fullnat", as
+        /// often as there are some; without it, all of its family.
+        #[arg(long = "nat-source", value_name = "ADDRESS")]
+        nat_sources: Vec<IpAddr>,
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,

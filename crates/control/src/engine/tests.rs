@@ -71,7 +71,15 @@ struct World {
 
 fn backend(service: u8, n: u8) -> Backend {
     let address = Ipv4Addr::new(10, 9, service, n).into();
-    Backend { name: format!("b{n}"), address, port: None, weight: 1, drain: false, backup: false }
+    Backend {
+        name: format!("b{n}"),
+        address,
+        port: None,
+        weight: 1,
+        drain: false,
+        backup: false,
+        nat_sources: Vec::new(),
+    }
 }
 
 /// Services a, b, ... with three backends each, b1 to b3.

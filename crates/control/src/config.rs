@@ -539,10 +539,6 @@ pub struct Service {
     /// When backends are in maintenance, of those that are, by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub maintenance: BTreeMap<String, Vec<Window>>,
-    /// Under full NAT, which of the balancer's sources packets to a backend get, of those that do not get all, by
-    /// their names.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nat_sources: BTreeMap<String, Vec<IpAddr>>,
     /// The backends, in the order of the file; at least one, if none is looked up.
     pub backends: Vec<Backend>,
     /// Where others are looked up.
@@ -738,6 +734,9 @@ pub struct Backend {
     /// Gets new connections only while no other is up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
+    /// Under full NAT, which of the balancer's sources its packets get; none: all of its family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
 }
 
 impl Backend {

@@ -384,6 +384,9 @@ impl DemoReport {
             totals.resent,
             self.imbalance.map_or("not known".into(), |ratio| format!("{ratio:.3}")),
         );
+        if totals.uploaded > 0 {
+            let _ = writeln!(out, "{} bytes of uploads came as they were sent", totals.uploaded);
+        }
         for (why, changes) in &self.churn.refused {
             let _ = writeln!(out, "{changes} changes refused at first, and made later: {why}");
         }

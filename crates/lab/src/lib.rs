@@ -33,6 +33,7 @@ mod tiers;
 pub mod topology;
 pub mod traffic;
 mod trial;
+mod uploads;
 pub mod view;
 pub mod wanted;
 mod witness;

@@ -26,6 +26,8 @@ const FLOODED: u64 = 100_000;
 
 /// Connections open at a time, on a P4 switch.
 const ON_A_SWITCH: usize = 200;
+/// Bytes of an upload there.
+const UPLOAD_BY_A_SWITCH: u64 = 256 << 10;
 
 /// What decides packets.
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +167,7 @@ impl Wanted {
             }
             Plane::P4(program) => {
                 spec.lab.switch = Some(program);
+                spec.traffic.upload_bytes = UPLOAD_BY_A_SWITCH;
                 if spec.balancer.method == MethodId::CheetahStateful.name() {
                     // It has eight, for all services together.
                     service_line(&mut spec, "partitions = 2".into());

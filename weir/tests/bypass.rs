@@ -86,8 +86,8 @@ fn another_ones_socket_gets_what_is_none_of_weirs() {
     balancer.undrain(0).unwrap();
     common::command(&balancer, "reload");
     client.reaches(&mut other, "after a reload");
+    let trace = ["trace", "--for", "3s", "--reason", "no_service"];
     thread::scope(|scope| {
-        let trace = ["trace", "--for", "3s", "--reason", "no_service"];
         let traced = scope.spawn(|| balancer.command(&trace));
         client.reaches(&mut other, "beside a trace");
         traced.join().unwrap().unwrap();

@@ -18,7 +18,11 @@ const CONCURRENT: usize = 5000;
 const CHANGES: u64 = 60;
 /// Connections of a kind that complete, at least.
 fn completed() -> Vec<(Kind, u64)> {
-    Kind::ALL.map(|kind| (kind, if kind == Kind::Download { 10 } else { 500 })).into()
+    let least = |kind| match kind {
+        Kind::Download | Kind::Upload => 10,
+        Kind::Keepalive | Kind::Short | Kind::Udp => 500,
+    };
+    Kind::ALL.map(|kind| (kind, least(kind))).into()
 }
 
 fn unbroken_by_churn(method: &str, topology: Topology) {
@@ -38,6 +42,7 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
     spec.balancer.service_lines = lines.into();
     spec.lab.topology = topology;
     spec.lab.big_bytes = 3 << 20;
+    spec.traffic.upload_bytes = 2 << 20;
     // A machine that is busy with other things takes longer to make the same, to answer, and to
     // notice a death. (That nothing new goes to a backend that is known to be down is shown
     // elsewhere, without a clock.)
@@ -53,7 +58,8 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
         ..Goals::default()
     };
     spec.traffic.connections = CONCURRENT + 500;
-    spec.traffic.mix = Mix { keepalive: 0.55, download: 0.01, short: 0.3, udp: 0.14 };
+    spec.traffic.mix =
+        Mix { keepalive: 0.55, download: 0.01, upload: 0.01, short: 0.29, udp: 0.14 };
     spec.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
     spec.churn.settle = Duration::from_millis(2500);
 

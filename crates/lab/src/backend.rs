@@ -1,4 +1,4 @@
-//! The servers of one backend: an nginx and a UDP echo server.
+//! The servers of one backend: an nginx with what takes uploads behind it, and a UDP echo server.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -15,6 +15,7 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
 use crate::topology::{self, Role, Topology};
+use crate::uploads::Uploads;
 use crate::work::Work;
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -43,8 +44,9 @@ pub struct Backend {
 #[derive(Debug)]
 struct Servers {
     nginx: Child,
-    /// Held for its drop.
+    /// Held for their drops.
     _echo: Echo,
+    _uploads: Uploads,
     work: Option<Work>,
 }
 
@@ -147,6 +149,7 @@ impl Backend {
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
         let own = self.topology.is_nat().then(|| (self.address4(), self.address6()));
         let echo = Echo::start(&self.netns, &self.name, own)?;
+        let uploads = Uploads::start(&self.directory, &self.name)?;
         let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;
         nginx
@@ -162,7 +165,7 @@ impl Backend {
             process::kill(&mut nginx);
         }
         joined?;
-        *servers = Some(Servers { nginx, _echo: echo, work });
+        *servers = Some(Servers { nginx, _echo: echo, _uploads: uploads, work });
         Ok(())
     }
 
@@ -289,6 +292,12 @@ fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> St
             socket.display()
         );
     }
+    let _ = writeln!(
+        text,
+        "    location = /upload {{ proxy_pass http://unix:{}:; proxy_request_buffering off; \
+         client_max_body_size 0; client_body_timeout 1h; proxy_send_timeout 1h; proxy_read_timeout 1h; }}",
+        Uploads::socket(directory).display()
+    );
     let _ = write!(
         text,
         "    add_header X-Backend {name} always;\n    \

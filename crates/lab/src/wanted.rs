@@ -8,7 +8,7 @@ use crate::scenario::in_a_flood;
 use crate::topology::{Receivers, Topology};
 use crate::traffic::Kind;
 use crate::view::Show;
-use crate::{AgentSpec, FloodKind, Lies, Program, Scenario, Speaker};
+use crate::{AgentSpec, FloodKind, Lies, Link, Program, Scenario, Speaker};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_steering::cheetah::ANSWERS;
@@ -24,8 +24,13 @@ const PATIENCE_IN_A_FLEET: Duration = Duration::from_secs(60);
 /// Segments that a flood beside a fleet is to have, at least.
 const FLOODED: u64 = 100_000;
 
+/// Of each kind of long connection so many go over a narrow link, at least, where they can.
+const OVER_THE_LINK: u64 = 3;
+
 /// Connections open at a time, on a P4 switch.
 const ON_A_SWITCH: usize = 200;
+/// Bytes of an upload there.
+const UPLOAD_BY_A_SWITCH: u64 = 256 << 10;
 
 /// What decides packets.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +93,10 @@ pub struct Wanted {
     pub offload: Option<RulesSpec>,
     /// How the nodes are wired; none: as the rest needs it.
     pub topology: Option<Topology>,
+    /// The link between the router and the backends, if it takes less than others.
+    pub link: Option<Link>,
+    /// The largest segments that SYNs and SYN+ACKs of the services may ask for; none: as they do.
+    pub mss: Option<u32>,
     /// So many balancers of one fleet; none: one balancer that is in none.
     pub fleet: Option<usize>,
     /// Whether the router of a fleet learns its routes by BGP, of such speakers, and nobody sets them.
@@ -133,6 +142,12 @@ impl Wanted {
         if let Some(balancers) = self.fleet {
             (spec.lab.topology, spec.lab.balancers) = (Topology::Fleet, balancers);
         }
+        if let Some(mss) = self.mss {
+            spec.balancer.tcp_lines += &format!("mss = {mss}\n");
+        }
+        if let Some(link) = self.link {
+            narrowed(&mut spec, link, self.mss)?;
+        }
         if spec.lab.topology == Topology::Tiers {
             in_tiers(&mut spec)?;
         }
@@ -165,6 +180,7 @@ impl Wanted {
             }
             Plane::P4(program) => {
                 spec.lab.switch = Some(program);
+                spec.traffic.upload_bytes = UPLOAD_BY_A_SWITCH;
                 if spec.balancer.method == MethodId::CheetahStateful.name() {
                     // It has eight, for all services together.
                     service_line(&mut spec, "partitions = 2".into());
@@ -429,6 +445,24 @@ fn goes_with(topology: Topology, forward: &str) -> Result<()> {
     Ok(())
 }
 
+/// Makes the link between the router and the backends take less than others. Long connections are to go over it; where
+/// they can only stand still that is counted apart.
+fn narrowed(spec: &mut DemoSpec, link: Link, mss: Option<u32>) -> Result<()> {
+    if !Link::goes_with(spec.lab.topology) {
+        return bad(format!(
+            "--link-mtu is for networks with a router before their backends, and {} has none: add --forward ipip, gue, \
+             fou, gre or fullnat, or --topology dual",
+            spec.lab.topology.name()
+        ));
+    }
+    spec.lab.link = Some(link);
+    let stalled = link.stalls(spec.lab.topology, mss);
+    let long = [Kind::Download, Kind::Upload].into_iter().filter(|kind| !stalled.contains(kind));
+    spec.goals.completed.extend(long.map(|kind| (kind, OVER_THE_LINK)));
+    spec.traffic.unpromised.extend(stalled);
+    Ok(())
+}
+
 /// Adds a line to each service of the configuration.
 fn service_line(spec: &mut DemoSpec, line: String) {
     let lines = &mut spec.balancer.service_lines;
@@ -526,6 +560,23 @@ mod tests {
         assert!(refused.contains("one of concury, residue, jet"), "{refused}");
         let refused = of("concury", Topology::Fleet, Plane::AfXdp).unwrap_err();
         assert!(refused.contains("beside one balancer"), "{refused}");
+    }
+
+    #[test]
+    fn a_narrow_link_is_before_backends_and_stops_what_nobody_makes_smaller() {
+        let of = |topology, silent, mss| {
+            let mut spec = DemoSpec::new("weir", 5);
+            spec.lab.topology = topology;
+            narrowed(&mut spec, Link { mtu: 1400, silent }, mss)
+                .map_err(|error| error.to_string())?;
+            Ok::<_, String>((spec.traffic.unpromised, spec.goals.completed.len()))
+        };
+        let (download, upload) = (Kind::Download, Kind::Upload);
+        assert_eq!(of(Topology::Routed, false, None), Ok((vec![], 2)));
+        assert_eq!(of(Topology::Routed, true, None), Ok((vec![download, upload], 0)));
+        assert_eq!(of(Topology::FullNat, true, Some(1340)), Ok((vec![], 2)));
+        let refused = of(Topology::L2, false, None).unwrap_err();
+        assert!(refused.contains("l2 has none: add --forward ipip"), "{refused}");
     }
 
     #[test]

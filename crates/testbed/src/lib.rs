@@ -8,6 +8,7 @@
 //!   them.
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
 //! * [`decapsulate`]: the far end of tunnels, as an XDP program.
+//! * [`bypass`]: an AF_XDP socket, and the program that hands it frames, for others to call.
 //! * [`packet`]: sockets for whole frames.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
@@ -30,6 +31,7 @@
 //! # }
 //! ```
 
+pub mod bypass;
 pub mod cgroup;
 pub mod decapsulate;
 mod error;

@@ -76,13 +76,14 @@ struct KindCounters {
 pub struct Stats {
     names: Vec<String>,
     backends: Vec<BackendCounters>,
-    kinds: [KindCounters; 4],
+    kinds: [KindCounters; 5],
     /// Kinds of which nobody has promised that they are kept.
     unpromised: Vec<Kind>,
     open: AtomicI64,
     peak: AtomicI64,
     answers: AtomicU64,
     bytes: AtomicU64,
+    uploaded: AtomicU64,
     resent: AtomicU64,
     met: AtomicU64,
     untold: AtomicU64,
@@ -102,6 +103,7 @@ impl Stats {
             peak: AtomicI64::new(0),
             answers: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            uploaded: AtomicU64::new(0),
             resent: AtomicU64::new(0),
             met: AtomicU64::new(0),
             untold: AtomicU64::new(0),
@@ -178,6 +180,11 @@ impl Stats {
         self.backends[backend].answers.fetch_add(1, Relaxed);
         self.answers.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// An upload of so many bytes has come to its backend as it was sent.
+    pub(crate) fn uploaded(&self, bytes: u64) {
+        self.uploaded.fetch_add(bytes, Relaxed);
     }
 
     /// Closes the books on a connection that was not given up (`None`).
@@ -259,6 +266,7 @@ impl Stats {
             untold: self.untold.load(Relaxed),
             answers: self.answers.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
+            uploaded: self.uploaded.load(Relaxed),
             resent: self.resent.load(Relaxed),
             met: self.met.load(Relaxed),
             connect: self.connect.snapshot(),
@@ -309,6 +317,8 @@ pub struct Snapshot {
     pub answers: u64,
     /// Bytes of the bodies of answers.
     pub bytes: u64,
+    /// Bytes of uploads that have come to their backends as they were sent, by the hash that the backend says.
+    pub uploaded: u64,
     /// Datagrams that had to be sent again.
     pub resent: u64,
     /// How often that happened which the scenario is about; see

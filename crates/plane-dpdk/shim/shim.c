@@ -159,6 +159,9 @@ int weir_dpdk_open(const char *device, const char *name, const struct weir_pool 
 	if (error)
 		return error;
 	*most = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+	/* It writes the descriptors of all queues into a message, however few of them that has room for. */
+	if (strcmp(info.driver_name, "net_tap") == 0)
+		*most = RTE_MIN(*most, RTE_MP_MAX_FD_NUM / 2);
 	if (*most < queues)
 		return -ERANGE;
 	/* A card divides flows among its queues if it is told to; the others do it by themselves. */

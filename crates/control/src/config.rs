@@ -302,11 +302,14 @@ pub enum RuleCard {
     Emulated,
     /// The card of the balancer's interface, by the kernel's ntuple interface; over AF_XDP.
     Ntuple,
+    /// DPDK's devices, by `rte_flow`.
+    RteFlow,
 }
 
 impl RuleCard {
     /// All, as the configuration names them.
-    pub const ALL: [(&str, Self); 2] = [("emulated", Self::Emulated), ("ntuple", Self::Ntuple)];
+    pub const ALL: [(&str, Self); 3] =
+        [("emulated", Self::Emulated), ("ntuple", Self::Ntuple), ("rte_flow", Self::RteFlow)];
 
     /// As the configuration names it.
     pub fn name(self) -> &'static str {

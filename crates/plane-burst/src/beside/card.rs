@@ -20,6 +20,8 @@ pub enum RulesOf {
     Emulated,
     /// A network card's, by the kernel's ntuple interface.
     Ntuple,
+    /// Those of DPDK's devices, by `rte_flow`.
+    RteFlow,
 }
 
 /// Which rules are wanted.
@@ -249,8 +251,7 @@ impl Offloaded<Card> {
         now: Duration,
     ) -> Result<usize, P::Error> {
         let mut of_card = [Frame::default(); BURST];
-        // Ports ask all of their queues for a burst.
-        let full = received.len() == BURST;
+        let all = received.len();
         received.sort_by_key(|frame| ports.queue_of(frame));
         let (mut rest, mut taken) = (received, 0);
         for queue in (0..self.offload().card().limits().queues).map(Queue) {
@@ -268,7 +269,7 @@ impl Offloaded<Card> {
                     let count = rest.iter().take_while(of_queue).count();
                     let (burst, others) = std::mem::take(&mut rest).split_at_mut(count);
                     rest = others;
-                    (burst, card.is_empty(queue, count, full, now))
+                    (burst, card.is_empty(queue, count, ports.may_have_left(queue.0, all), now))
                 }
             };
             if burst.is_empty() {

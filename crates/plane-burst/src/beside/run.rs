@@ -170,6 +170,9 @@ fn card(
     }
     match wanted.card {
         RulesOf::Emulated => Ok((wanted.emulated(), None)),
+        RulesOf::RteFlow => {
+            Err("rte_flow rules are of devices of DPDK's, and there are none".into())
+        }
         RulesOf::Ntuple => {
             let pinned = KernelPlane::left_in(directory).map_err(|error| error.to_string())?;
             let links = pinned.unwrap_or_default().links;

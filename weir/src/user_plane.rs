@@ -62,6 +62,7 @@ pub fn run(options: &UserPlaneOptions) -> anyhow::Result<bool> {
 fn rules(options: &UserPlaneOptions) -> Option<Wanted> {
     let card = match options.offload.as_deref()? {
         "ntuple" => RulesOf::Ntuple,
+        "emulated-veth" => RulesOf::Veth,
         _ => RulesOf::Emulated,
     };
     let choice = match &*options.choice {

@@ -221,8 +221,8 @@ pub struct UserPlaneOptions {
     /// Open the ports of DPDK, say what is wrong, and end.
     #[arg(long)]
     pub probe: bool,
-    /// Whose rules lead known connections: "emulated" or "ntuple". Without it, nobody's.
-    #[arg(long, value_name = "CARD", value_parser = ["emulated", "ntuple"])]
+    /// Whose rules lead known connections: "emulated", "emulated-veth" or "ntuple". Without it, nobody's.
+    #[arg(long, value_name = "CARD", value_parser = ["emulated", "emulated-veth", "ntuple"])]
     pub offload: Option<String>,
     /// Rules at a time.
     #[arg(long, default_value_t = 2048)]

@@ -107,6 +107,9 @@ pub fn run(
             RulesOf::Emulated if shares.len() == 1 => return Some(wanted),
             RulesOf::Emulated => "several threads share the queues, and rules need a single one",
             RulesOf::Ntuple => "ntuple rules are the kernel's, which has no card that DPDK has",
+            RulesOf::Veth => {
+                "the card is played at an interface of the kernel's, which DPDK has not"
+            }
         };
         warn!(why = usable, "the plane goes on without rules of a card");
         refused(usable);

@@ -31,10 +31,10 @@ pub(super) fn table(
     let profiles = [("sound", false), ("hostile", true)];
     let hostile = scope.choice(raw.profile.as_ref(), "profile", &profiles);
     if raw.card.is_none() {
-        scope.missing("card", "give \"emulated\" or \"ntuple\"");
+        scope.missing("card", "give \"emulated\", \"emulated-veth\" or \"ntuple\"");
     }
     let card = scope.choice(raw.card.as_ref(), "card", &RuleCard::ALL)?;
-    if let (Some(profile), true) = (&raw.profile, card != RuleCard::Emulated) {
+    if let (Some(profile), false) = (&raw.profile, card.is_emulated()) {
         let wrong = "only an emulated card behaves as it is told";
         scope.problem(profile.span(), "profile", wrong, "remove it, or give card = \"emulated\"");
     }
@@ -74,7 +74,12 @@ pub(super) fn can_be(
         return;
     }
     if kind == PlaneKind::Dpdk {
-        let wrong = format!("{name} rules are the kernel's, which has no card that DPDK has");
+        let wrong = match offload.card {
+            RuleCard::EmulatedVeth => {
+                format!("{name} is at an interface of the kernel's, which DPDK has not")
+            }
+            _ => format!("{name} rules are the kernel's, which has no card that DPDK has"),
+        };
         refuse(wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\"");
     }
     if beside.interfaces != 1 {
@@ -131,6 +136,9 @@ mod tests {
         assert!(found.hostile && found.hysteresis == 1);
         let ntuple = parse(ONE, "[offload]\ncard = \"ntuple\"", "").unwrap().offload.unwrap();
         assert_eq!(ntuple.card, RuleCard::Ntuple);
+        let veth = "[offload]\ncard = \"emulated-veth\"\nprofile = \"hostile\"";
+        let veth = parse(ONE, veth, "").unwrap().offload.unwrap();
+        assert!(veth.card == RuleCard::EmulatedVeth && veth.hostile);
     }
 
     #[test]
@@ -140,7 +148,7 @@ mod tests {
         let kernel = "plane = \"kernel\"\ninterfaces = [\"eth0\"]";
         for (balancer, more, service, wanted) in [
             (ONE, "[offload]", "", "offload: card: is missing"),
-            (ONE, "[offload]\ncard = \"magic\"", "", "give one of emulated, ntuple"),
+            (ONE, "[offload]\ncard = \"magic\"", "", "give one of emulated, ntuple, emulated-veth"),
             (ONE, &format!("{card}\nrules = 0"), "", "give 1..65536"),
             (ONE, &format!("{card}\nqueues = 1"), "", "give 2..256"),
             (ONE, &format!("{card}\nhysteresis = 0"), "", "give 1..100"),
@@ -150,6 +158,7 @@ mod tests {
             (kernel, card, "", "a plane of kind kernel has no use for rules"),
             (ONE, &format!("[af_xdp]\nthreads = 2\n{card}"), "", "2 threads would not hear"),
             (two, "[offload]\ncard = \"ntuple\"", "", "there are 2 interfaces"),
+            (two, "[offload]\ncard = \"emulated-veth\"", "", "there are 2 interfaces"),
             (ONE, card, "idle_timeout = \"59s\"", "59 s are too few where rules"),
         ] {
             let said = parse(balancer, more, service).unwrap_err();

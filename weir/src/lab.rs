@@ -42,6 +42,7 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
             PlaneKind::P4 => Plane::P4(Program { files: weir_plane_p4::FILES }),
         },
         offload: options.offload.map(|profile| RulesSpec {
+            card: options.card,
             profile,
             rules: options.rules,
             choice: options.choice,

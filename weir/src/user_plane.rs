@@ -63,6 +63,7 @@ fn rules(options: &UserPlaneOptions) -> Option<Wanted> {
     let card = match options.offload.as_deref()? {
         "ntuple" => RulesOf::Ntuple,
         "rte_flow" => RulesOf::RteFlow,
+        "emulated-veth" => RulesOf::Veth,
         _ => RulesOf::Emulated,
     };
     let choice = match &*options.choice {

@@ -84,6 +84,10 @@ pub struct LabOptions {
     /// (docs/hnlb.md): of a sound card, or of one that does everything wrong that a card may.
     #[arg(long, value_name = "PROFILE", value_parser = ["sound", "hostile"])]
     pub offload: Option<String>,
+    /// Whose rules: of a card of memory, or of one that a program plays in the kernel, at the switch's end of the
+    /// balancer's interface, which has 16 queues then.
+    #[arg(long, value_name = "CARD", requires = "offload", value_parser = ["emulated", "emulated-veth"], default_value = "emulated")]
+    pub card: String,
     /// Rules that the card has room for: 2048 if it is not given; a few are soon all in use.
     #[arg(long, value_name = "N", requires = "offload", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub rules: Option<u32>,

@@ -238,8 +238,8 @@ pub struct UserPlaneOptions {
     /// Open the ports of DPDK, say what is wrong, and end.
     #[arg(long)]
     pub probe: bool,
-    /// Whose rules lead known connections: "emulated", "ntuple" or "rte_flow". Without it, nobody's.
-    #[arg(long, value_name = "CARD", value_parser = ["emulated", "ntuple", "rte_flow"])]
+    /// Whose rules lead known connections: "emulated", "emulated-veth", "ntuple" or "rte_flow". Without it, nobody's.
+    #[arg(long, value_name = "CARD", value_parser = ["emulated", "emulated-veth", "ntuple", "rte_flow"])]
     pub offload: Option<String>,
     /// Rules at a time.
     #[arg(long, default_value_t = 2048)]

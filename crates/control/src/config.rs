@@ -304,16 +304,28 @@ pub enum RuleCard {
     Ntuple,
     /// DPDK's devices, by `rte_flow`.
     RteFlow,
+    /// A card that a program plays at the far end of the balancer's interface, a veth device; over AF_XDP.
+    #[serde(rename = "emulated-veth")]
+    EmulatedVeth,
 }
 
 impl RuleCard {
     /// All, as the configuration names them.
-    pub const ALL: [(&str, Self); 3] =
-        [("emulated", Self::Emulated), ("ntuple", Self::Ntuple), ("rte_flow", Self::RteFlow)];
+    pub const ALL: [(&str, Self); 4] = [
+        ("emulated", Self::Emulated),
+        ("ntuple", Self::Ntuple),
+        ("rte_flow", Self::RteFlow),
+        ("emulated-veth", Self::EmulatedVeth),
+    ];
 
     /// As the configuration names it.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, card)| *card == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it is emulated, and so behaves as it is told.
+    pub fn is_emulated(self) -> bool {
+        matches!(self, Self::Emulated | Self::EmulatedVeth)
     }
 }
 

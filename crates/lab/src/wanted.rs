@@ -3,7 +3,7 @@
 
 use crate::demo::DemoSpec;
 use crate::error::{Error, Result};
-use crate::rules::{LEAST_LED, METHODS, RulesSpec};
+use crate::rules::{AT_VETH, LEAST_LED, METHODS, QUEUES, RulesSpec};
 use crate::scenario::in_a_flood;
 use crate::topology::{Receivers, Topology};
 use crate::traffic::Kind;
@@ -387,8 +387,30 @@ fn with_rules(spec: &mut DemoSpec, plane: &Plane, rules: &RulesSpec) -> Result<(
             "--offload is shown beside one balancer: leave --fleet or --topology out".into()
         );
     }
+    if rules.card == AT_VETH {
+        at_veth(spec, plane)?;
+    }
     spec.balancer.balancer_lines += &rules.table();
     spec.goals.led = LEAST_LED;
+    Ok(())
+}
+
+/// A card in the kernel, at the far end of the balancer's only interface.
+fn at_veth(spec: &mut DemoSpec, plane: &Plane) -> Result<()> {
+    if !matches!(plane, Plane::AfXdp) {
+        return bad(format!(
+            "--card {AT_VETH} is played at an interface of the kernel's: add --plane af-xdp, or leave --card out"
+        ));
+    }
+    let topology = spec.lab.topology;
+    if !matches!(topology, Topology::L2 | Topology::Routed) {
+        return bad(format!(
+            "--card {AT_VETH} is at the far end of a balancer's only interface, without VLAN tags or bonds, which \
+             --topology {} has not: give l2 or routed, or leave --card out",
+            topology.name()
+        ));
+    }
+    spec.lab.queues = Some(QUEUES);
     Ok(())
 }
 
@@ -541,14 +563,19 @@ mod tests {
 
     #[test]
     fn rules_are_of_planes_in_user_space_that_decide() {
-        let of = |method: &str, topology, plane| {
+        let of_card = |card: &str, method: &str, topology, plane| {
             let mut spec = DemoSpec::new("weir", 5);
             (spec.balancer.method, spec.lab.topology) = (method.into(), topology);
-            let rules =
-                RulesSpec { profile: "hostile".into(), rules: Some(8), choice: "all".into() };
+            let rules = RulesSpec {
+                card: card.into(),
+                profile: "hostile".into(),
+                rules: Some(8),
+                choice: "all".into(),
+            };
             with_rules(&mut spec, &plane, &rules).map_err(|error| error.to_string())?;
             Ok::<_, String>(spec)
         };
+        let of = |method: &str, topology, plane| of_card("emulated", method, topology, plane);
         for method in METHODS {
             let spec = of(method, Topology::L2, Plane::AfXdp).unwrap();
             assert_eq!(spec.goals.led, LEAST_LED, "{method}");
@@ -560,6 +587,14 @@ mod tests {
         assert!(refused.contains("one of concury, residue, jet"), "{refused}");
         let refused = of("concury", Topology::Fleet, Plane::AfXdp).unwrap_err();
         assert!(refused.contains("beside one balancer"), "{refused}");
+        let at = |topology, plane| of_card(AT_VETH, "concury", topology, plane);
+        let spec = at(Topology::Routed, Plane::AfXdp).unwrap();
+        assert!(spec.balancer.balancer_lines.contains("card = \"emulated-veth\"\n"));
+        assert_eq!(spec.lab.queues, Some(QUEUES));
+        let refused = at(Topology::L2, Plane::Dpdk).unwrap_err();
+        assert!(refused.contains("add --plane af-xdp"), "{refused}");
+        let refused = at(Topology::Nat, Plane::AfXdp).unwrap_err();
+        assert!(refused.contains("which --topology nat has not"), "{refused}");
     }
 
     #[test]

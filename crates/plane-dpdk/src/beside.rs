@@ -116,6 +116,9 @@ pub fn run(
     let wanted = setup.rules.as_ref().and_then(|wanted| {
         let why = match wanted.card {
             RulesOf::Ntuple => "ntuple rules are the kernel's, which has no card that DPDK has",
+            RulesOf::Veth => {
+                "the card is played at an interface of the kernel's, which DPDK has not"
+            }
             RulesOf::Emulated | RulesOf::RteFlow if shares.len() == 1 => return Some(wanted),
             RulesOf::Emulated | RulesOf::RteFlow => {
                 "several threads share the queues, and rules need a single one"

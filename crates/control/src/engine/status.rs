@@ -139,7 +139,7 @@ pub struct PlaneStatus {
     pub utilisation_plus: f64,
     /// What it has counted, by name (docs/planes.md).
     pub counts: BTreeMap<String, u64>,
-    /// Whose rules lead packets of known connections ("emulated", "ntuple", "rte_flow"); none if none are wanted.
+    /// Whose rules lead packets of known connections ("emulated", "emulated-veth", "ntuple", "rte_flow"); none if none are wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<String>,
     /// Why there are no rules, if they are wanted: the plane goes on without.

@@ -22,6 +22,8 @@ pub enum RulesOf {
     Ntuple,
     /// Those of DPDK's devices, by `rte_flow`.
     RteFlow,
+    /// An emulated card's that a program plays at the far end of a veth device.
+    Veth,
 }
 
 /// Which rules are wanted.
@@ -53,14 +55,19 @@ impl Wanted {
         Setup { choice: self.choice, hysteresis: self.hysteresis, audit: AUDIT, ..Setup::default() }
     }
 
-    /// The emulated card.
-    pub fn emulated(&self) -> Card {
+    /// How an emulated card with so many queues behaves, and frames that each of these holds.
+    pub(super) fn profile(&self, queues: u16, ring: u32) -> Profile {
         let rules = self.rules as usize;
         let profile = match self.hostile {
-            true => Profile::hostile(rules, self.queues),
-            false => Profile::sound(rules, self.queues),
+            true => Profile::hostile(rules, queues),
+            false => Profile::sound(rules, queues),
         };
-        let profile = Profile { ring: EMULATED_RING, ..profile };
+        Profile { ring, ..profile }
+    }
+
+    /// The emulated card of memory.
+    pub fn emulated(&self) -> Card {
+        let profile = self.profile(self.queues, EMULATED_RING);
         Card::Emulated(Box::new(Nic::new(profile, rand::random())))
     }
 

@@ -31,10 +31,10 @@ pub(super) fn table(
     let profiles = [("sound", false), ("hostile", true)];
     let hostile = scope.choice(raw.profile.as_ref(), "profile", &profiles);
     if raw.card.is_none() {
-        scope.missing("card", "give \"emulated\", \"ntuple\" or \"rte_flow\"");
+        scope.missing("card", "give \"emulated\", \"emulated-veth\", \"ntuple\" or \"rte_flow\"");
     }
     let card = scope.choice(raw.card.as_ref(), "card", &RuleCard::ALL)?;
-    if let (Some(profile), true) = (&raw.profile, card != RuleCard::Emulated) {
+    if let (Some(profile), false) = (&raw.profile, card.is_emulated()) {
         let wrong = "only an emulated card behaves as it is told";
         scope.problem(profile.span(), "profile", wrong, "remove it, or give card = \"emulated\"");
     }
@@ -79,9 +79,14 @@ pub(super) fn can_be(
             let wrong = format!("{name} rules are of devices of DPDK's, and this plane has none");
             refuse(wrong, "give card = \"ntuple\", or balancer.plane = \"dpdk\"");
         }
+        (RuleCard::EmulatedVeth, PlaneKind::Dpdk) => {
+            let wrong = format!("{name} is at an interface of the kernel's, which DPDK has not");
+            refuse(wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\"");
+        }
         _ => {}
     }
-    if offload.card == RuleCard::Ntuple && beside.interfaces != 1 {
+    let of_one = matches!(offload.card, RuleCard::Ntuple | RuleCard::EmulatedVeth);
+    if of_one && beside.interfaces != 1 {
         let wrong = format!(
             "rules of {name} are of one card, and there are {} interfaces",
             beside.interfaces
@@ -146,6 +151,9 @@ mod tests {
         assert_eq!(ntuple.card, RuleCard::Ntuple);
         let flows = parse(&dpdk(2), "[offload]\ncard = \"rte_flow\"", "").unwrap().offload.unwrap();
         assert_eq!((flows.card, flows.card.name()), (RuleCard::RteFlow, "rte_flow"));
+        let veth = "[offload]\ncard = \"emulated-veth\"\nprofile = \"hostile\"";
+        let veth = parse(ONE, veth, "").unwrap().offload.unwrap();
+        assert!(veth.card == RuleCard::EmulatedVeth && veth.hostile);
     }
 
     #[test]
@@ -156,7 +164,12 @@ mod tests {
         let over_dpdk = dpdk(1);
         for (balancer, more, service, wanted) in [
             (ONE, "[offload]", "", "offload: card: is missing"),
-            (ONE, "[offload]\ncard = \"magic\"", "", "give one of emulated, ntuple, rte_flow"),
+            (
+                ONE,
+                "[offload]\ncard = \"magic\"",
+                "",
+                "give one of emulated, ntuple, rte_flow, emulated-veth",
+            ),
             (ONE, &format!("{card}\nrules = 0"), "", "give 1..65536"),
             (ONE, &format!("{card}\nqueues = 1"), "", "give 2..256"),
             (ONE, &format!("{card}\nhysteresis = 0"), "", "give 1..100"),
@@ -168,6 +181,7 @@ mod tests {
             (two, "[offload]\ncard = \"ntuple\"", "", "there are 2 interfaces"),
             (ONE, "[offload]\ncard = \"rte_flow\"", "", "rules are of devices of DPDK's"),
             (&over_dpdk, "[offload]\ncard = \"ntuple\"", "", "no card that DPDK has"),
+            (two, "[offload]\ncard = \"emulated-veth\"", "", "there are 2 interfaces"),
             (ONE, card, "idle_timeout = \"59s\"", "59 s are too few where rules"),
         ] {
             let said = parse(balancer, more, service).unwrap_err();

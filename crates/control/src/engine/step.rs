@@ -812,8 +812,14 @@ impl<P: Plane> Engine<P> {
         }
         // Who comes late lets flows start until it can follow.
         let late = step.stage == Stage::Done;
-        if self.awaits_members(step, pools)
-            || late && !self.tables_are_here(step, step.stage, pools)
+        if self.awaits_members(step, pools) {
+            // It may have come in a step whose end was not heard of.
+            if !self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.is_in_step()) {
+                self.take_up_held();
+            }
+            return false;
+        }
+        if late && !self.tables_are_here(step, step.stage, pools)
             || !self.has_collected_for(step, pools)
             || !self.tables_are_here(step, step.stage, pools)
         {

@@ -56,6 +56,20 @@ pub struct LudoShared {
 }
 
 /// A reader of a [`LudoShared`]; each thread has its own.
+///
+/// ```
+/// use weir_lookup::{Ludo, LudoShared};
+///
+/// let mut table: Ludo<u64> = Ludo::new(12, 1000, 1)?;
+/// table.insert(7, 300)?;
+/// table.insert(8, 301)?;
+/// let shared = LudoShared::new(table.view().clone());
+/// let mut reader = shared.reader();
+/// let mut values = [0; 2];
+/// reader.get_batch(&[7u64, 8], &mut values);
+/// assert_eq!(values, [300, 301]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LudoReader(Subscriber<Published>);
 

@@ -32,6 +32,19 @@ pub struct OthelloShared<K> {
 }
 
 /// A reader of an [`OthelloShared`]; each thread has its own.
+///
+/// ```
+/// use weir_lookup::OthelloShared;
+///
+/// let mut table = OthelloShared::new(12, 1000, 1);
+/// table.insert(7u64, 300)?;
+/// table.insert(8, 301)?;
+/// let mut reader = table.reader();
+/// let mut values = [0; 2];
+/// reader.get_batch(&[7u64, 8], &mut values);
+/// assert_eq!(values, [300, 301]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct OthelloReader(Subscriber<SharedCells>);
 

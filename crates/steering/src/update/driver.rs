@@ -1,12 +1,14 @@
 //! Performs the actions of updates: one driver for every data plane.
 
+use super::collect::Collecting;
+use super::kept::{self, Kept};
 use super::machine::{Action, Update};
 use super::perform::{self, Perform, Progress};
-use super::pins::Pins;
-use super::plane::{Built, Draining, Failure, Judgement, Plane, Services};
+use super::plane::{Built, Failure, Plane, Services};
+use super::publish::Publishing;
+use super::settle::{Settling, settled};
 use crate::ids::{BackendId, ServiceId};
 use crate::state::ServiceState;
-use crate::table::Flags;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -73,50 +75,6 @@ impl<F> Lane<F> {
     }
 }
 
-/// Pending flows that are taken up in one step: some milliseconds' worth.
-const COLLECTED_AT_A_TIME: usize = 8192;
-
-/// A *collect* that goes on for several steps: there may be as many reports as a flood brings.
-///
-/// That it takes its time does no harm. What is to be collected is what was there when it began, after the grace
-/// period. Reports are taken in their order, and those put aside by a place that only goes forward, so none of them
-/// is left behind; what came of flows since is found pending, as all are noted until the next table is seen.
-#[derive(Debug)]
-struct Collecting<S> {
-    /// The lanes that it is for: another one that comes to it meanwhile has one of its own.
-    services: HashSet<ServiceId>,
-    draining: Draining,
-    /// What was in the pending table, and in the connection table, and is to be taken up; none: the reports are
-    /// not through yet.
-    found: Option<std::vec::IntoIter<(ServiceState, BackendId)>>,
-    drained: bool,
-    /// Services for which something could not be taken up.
-    refused: BTreeMap<ServiceId, Arc<S>>,
-}
-
-impl<S> Collecting<S> {
-    fn of(services: HashSet<ServiceId>) -> Self {
-        let (draining, found) = (Draining::default(), None);
-        Self { services, draining, found, drained: false, refused: BTreeMap::new() }
-    }
-
-    /// A service is gone; its number may soon be another one's.
-    fn forget(&mut self, service: ServiceId) {
-        self.services.remove(&service);
-        self.refused.remove(&service);
-        if let Some(found) = self.found.take() {
-            let others: Vec<_> = found.filter(|(state, _)| state.service != service).collect();
-            self.found = Some(others.into_iter());
-        }
-    }
-
-    fn check(&mut self, service: ServiceId, result: Result<(), S>) {
-        if let Err(error) = result {
-            self.refused.entry(service).or_insert_with(|| Arc::new(error));
-        }
-    }
-}
-
 /// Takes services from their published tables to the next ones, many in one *pass*.
 ///
 /// Each service has an [`Update`] of its own, so what fails for one leaves the others alone. What
@@ -130,19 +88,8 @@ impl<S> Collecting<S> {
 #[derive(Debug)]
 pub struct Driver<P, S> {
     lanes: Vec<Lane<Failure<P, S>>>,
-    /// The pins that each service's published table needs, and the backends that they name, where
-    /// known: not after a restart.
-    pins: HashMap<ServiceId, Pins>,
-    /// Pins that tables before the published ones needed, and these do not.
-    stale: HashMap<ServiceId, Vec<ServiceState>>,
-    /// Pins that stand beside those that the published tables need.
-    beside: HashMap<ServiceId, HashMap<ServiceState, BackendId>>,
-    /// Services that may have pins which none of these knows: those of an earlier process, or of a
-    /// table that could not be published. The plane is asked for them.
-    unread: HashSet<ServiceId>,
-    /// Services of which a pin may name another backend than it says there: that of a table which
-    /// could not be published.
-    doubtful: HashSet<ServiceId>,
+    /// What stands of each service's pins.
+    kept: HashMap<ServiceId, Kept>,
     /// Services whose tables let no flow start, the next ones included.
     frozen: HashSet<ServiceId>,
     /// What is being collected.
@@ -158,11 +105,7 @@ impl<P, S> Default for Driver<P, S> {
     fn default() -> Self {
         Self {
             lanes: Vec::new(),
-            pins: HashMap::new(),
-            stale: HashMap::new(),
-            beside: HashMap::new(),
-            unread: HashSet::new(),
-            doubtful: HashSet::new(),
+            kept: HashMap::new(),
             frozen: HashSet::new(),
             collecting: None,
             retired: 0,
@@ -181,11 +124,7 @@ impl<P, S> Driver<P, S> {
     pub fn forget(&mut self, service: ServiceId) {
         self.lanes.retain(|lane| lane.service != service);
         self.next = 0;
-        self.pins.remove(&service);
-        self.stale.remove(&service);
-        self.beside.remove(&service);
-        self.unread.remove(&service);
-        self.doubtful.remove(&service);
+        self.kept.remove(&service);
         self.frozen.remove(&service);
         if let Some(collecting) = &mut self.collecting {
             collecting.forget(service);
@@ -232,12 +171,7 @@ impl<P, S> Driver<P, S> {
 
     /// The pins of these backends go, as their numbers may be given to others.
     pub fn unpinned(&mut self, backends: &HashSet<BackendId>) {
-        for pins in self.pins.values_mut() {
-            pins.forget(backends);
-        }
-        for pins in self.beside.values_mut() {
-            pins.retain(|_, backend| !backends.contains(backend));
-        }
+        self.kept.values_mut().for_each(|kept| kept.unpinned(backends));
     }
 
     /// Pins states beside those that a service's published table needs; they go when the next one does not need
@@ -251,22 +185,7 @@ impl<P, S> Driver<P, S> {
         pins: &[(ServiceState, BackendId)],
         plane: &mut impl Plane<Error = P>,
     ) -> Result<(), P> {
-        let needed = self.pins.get(&service);
-        let at = |state: &ServiceState| needed.and_then(|pins| pins.at(state));
-        let beside = self.beside.entry(service).or_default();
-        let stands = |(state, backend): &&(ServiceState, BackendId)| {
-            at(state) == Some(*backend) || beside.get(state) == Some(backend)
-        };
-        let missing: Vec<_> = pins.iter().filter(|pin| !stands(pin)).copied().collect();
-        match plane.pin(&missing) {
-            Ok(()) => beside.extend(missing),
-            Err(error) => {
-                // What stands of them is found when pins are read.
-                self.unread.insert(service);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.kept.entry(service).or_default().pin_beside(pins, plane)
     }
 
     /// Adds services to the pass. One that is in it already goes on where it is.
@@ -412,12 +331,11 @@ impl<P, S> Driver<P, S> {
         let begun = self.collecting.take();
         let mut collecting =
             begun.unwrap_or_else(|| Collecting::of(lanes().map(|lane| lane.service).collect()));
-        match collect_part(&mut collecting, plane, services) {
+        match collecting.part(plane, services) {
             Ok(true) => self.collecting = Some(collecting),
             Ok(false) => {
-                let Collecting { services, refused, .. } = collecting;
-                for lane in self.at(action).filter(|lane| services.contains(&lane.service)) {
-                    match refused.get(&lane.service) {
+                for lane in self.at(action).filter(|lane| collecting.is_for(lane.service)) {
+                    match collecting.refused(lane.service) {
                         None => lane.done(),
                         Some(source) => {
                             lane.give_up(Failure::Service { action, source: source.clone() });
@@ -445,47 +363,28 @@ impl<P, S> Driver<P, S> {
                 return lane.failed(Failure::Service { action, source: Arc::new(error) });
             }
         };
-        // Pinned before the table that reserves their Dcodes is seen, and tracked before one whose
-        // packets ask for connections.
-        let records = !lane.update.is_frozen();
-        let flags =
-            built.image.header().flags().with(Flags::FROZEN, self.frozen.contains(&service));
-        let flags = flags.with(Flags::RECORD, records).with(Flags::PENDING, records).0;
-        // Those of the table before stand already.
-        let there = self.pins.get(&service).filter(|_| !self.doubtful.contains(&service));
-        let next = Pins::of(&built.pins);
-        let (missing, stale) = next.beside(there);
-        let shown = plane
-            .pin(&missing)
-            .and_then(|()| plane.track(&built.tracked))
-            .and_then(|()| plane.show(service, &built.image, Flags(flags)));
-        match shown {
-            Ok(()) => {
-                let strangers = services.published(service);
-                plane.forget_seen(service, &strangers);
-                if there.is_some() {
-                    self.stale.entry(service).or_default().extend(stale);
-                } else {
-                    self.unread.insert(service);
+        let kept = self.kept.entry(service).or_default();
+        let (records, frozen) = (!lane.update.is_frozen(), self.frozen.contains(&service));
+        let mut publishing = Publishing::of(service, built, kept, records, frozen);
+        let error = loop {
+            match publishing.part(plane) {
+                Ok(true) => {}
+                Ok(false) => {
+                    publishing.shown(kept, plane, services);
+                    lane.published = true;
+                    return lane.done();
                 }
-                let beside = self.beside.remove(&service).unwrap_or_default();
-                self.stale.entry(service).or_default().extend(beside.into_keys());
-                self.pins.insert(service, next);
-                self.doubtful.remove(&service);
-                lane.published = true;
-                lane.done();
+                Err(error) => break error,
             }
-            Err(error) => {
-                let full = D::is_full(&error);
-                self.doubtful.insert(service);
-                let failure = Failure::Plane { action, source: Arc::new(error) };
-                if full {
-                    (lane.built, lane.full) = (Some(built), Some((self.retired, failure)));
-                } else {
-                    services.discard(service);
-                    lane.failed(failure);
-                }
-            }
+        };
+        let full = D::is_full(&error);
+        let built = publishing.refused(kept);
+        let failure = Failure::Plane { action, source: Arc::new(error) };
+        if full {
+            (lane.built, lane.full) = (Some(built), Some((self.retired, failure)));
+        } else {
+            services.discard(service);
+            lane.failed(failure);
         }
     }
 
@@ -499,12 +398,17 @@ impl<P, S> Driver<P, S> {
         Some(Action::Publish)
     }
 
-    /// Removes the pins that no published table needs. Where publishing has failed, these are the
-    /// pins of the table that was to be.
+    /// Frees tables, and removes the pins that no published table needs.
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let retiring: HashSet<ServiceId> =
             self.at(Action::Retire).map(|lane| lane.service).collect();
-        if let Err(error) = self.unpin_stale(&retiring, plane, services) {
+        let of_these = retiring.iter();
+        let of_these =
+            of_these.map(|service| (*service, self.kept.remove(service).unwrap_or_default()));
+        let mut of_these = of_these.collect();
+        let unpinned = kept::unpin(&mut of_these, plane, services);
+        self.kept.extend(of_these);
+        if let Err(error) = unpinned {
             return self.all_failed(Action::Retire, error);
         }
         for lane in self.lanes.iter_mut().filter(|lane| retiring.contains(&lane.service)) {
@@ -514,125 +418,32 @@ impl<P, S> Driver<P, S> {
         self.retired += 1;
     }
 
-    /// Of services whose pins are all known these are removed; for the others the plane is read.
-    fn unpin_stale(
-        &mut self,
-        retiring: &HashSet<ServiceId>,
-        plane: &mut impl Plane<Error = P>,
-        services: &impl Services<Error = S>,
-    ) -> Result<(), P> {
-        let is_known = |service: &ServiceId| {
-            self.pins.contains_key(service)
-                && !self.unread.contains(service)
-                && !self.doubtful.contains(service)
-        };
-        let (known, unread): (Vec<ServiceId>, Vec<ServiceId>) =
-            retiring.iter().partition(|service| is_known(service));
-        let of_known = known.iter().filter_map(|service| self.stale.get(service)).flatten();
-        // A key may be needed again since.
-        let beside = |state: &ServiceState| {
-            self.beside.get(&state.service).is_some_and(|pins| pins.contains_key(state))
-        };
-        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
-        {
-            Some(pins) => pins.at(state).is_some() || beside(state),
-            None => services.knows(state, backend),
-        };
-        let over = |state: &&ServiceState| {
-            let pins = self.pins.get(&state.service);
-            pins.is_none_or(|pins| pins.at(state).is_none()) && !beside(state)
-        };
-        let mut stale: Vec<ServiceState> = of_known.filter(over).copied().collect();
-        if !unread.is_empty() {
-            let found = plane.pinned()?.into_iter();
-            let found =
-                found.filter(|(state, at)| unread.contains(&state.service) && !needed(state, *at));
-            stale.extend(found.map(|(state, _)| state));
-        }
-        plane.unpin(&stale)?;
-        for service in retiring {
-            self.stale.remove(service);
-            // What a table that failed has left is known only when another one stands.
-            if !self.doubtful.contains(service) {
-                self.unread.remove(service);
-            }
-        }
-        Ok(())
-    }
-
     fn settle(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let action = Action::Settle;
-        let settling: BTreeMap<ServiceId, bool> = self
+        let in_force: BTreeMap<ServiceId, bool> = self
             .at(action)
             .map(|lane| (lane.service, lane.published && !lane.update.has_failed()))
             .collect();
-        let mut left: BTreeMap<ServiceId, usize> = BTreeMap::new();
-        let settled = plane.pending().and_then(|pending| {
-            let (mut over, mut tracked) = (Vec::new(), Vec::new());
-            for (state, backend) in pending {
-                let Some(&in_force) = settling.get(&state.service) else { continue };
-                match services.judge(&state, backend) {
-                    Judgement::Agreed => over.push(state),
-                    Judgement::Tracked => tracked.push((state, backend)),
-                    // Gone from a pool that may not be in force: the flow may live.
-                    Judgement::Lost if in_force => over.push(state),
-                    Judgement::Reserved => {}
-                    Judgement::Lost | Judgement::Apart => {
-                        *left.entry(state.service).or_default() += 1;
-                    }
-                }
-            }
-            plane.track(&tracked)?;
-            over.extend(tracked.into_iter().map(|(state, _)| state));
-            plane.forget_pending(&over)
+        let settling = plane.pending().and_then(|pending| {
+            let mut settling = Settling::of(pending, &in_force, services);
+            plane.track(&settling.tracked)?;
+            settling.over.extend(settling.tracked.drain(..).map(|(state, _)| state));
+            plane.forget_pending(&settling.over)?;
+            Ok(settling)
         });
-        if let Err(error) = settled {
-            return self.all_failed(action, error);
-        }
+        let left = match settling {
+            Ok(settling) => settling.left,
+            Err(error) => return self.all_failed(action, error),
+        };
         for lane in self.at(action) {
-            // Where no flow starts meanwhile there is nothing that another round would find.
-            let frozen = lane.update.is_frozen();
-            lane.left = left.get(&lane.service).copied().filter(|_| !frozen).unwrap_or(0);
-            let avoids = lane.update.has_failed() && services.avoids(lane.service);
-            let avoids = avoids || services.keeps_off(lane.service);
-            lane.update.took(Progress::Settled { left: lane.left, avoids });
-        }
-    }
-}
-
-/// Some reports, or then all that is pending, or then some of that, into the states. Returns whether there is more.
-fn collect_part<D: Plane, T: Services>(
-    collecting: &mut Collecting<T::Error>,
-    plane: &mut D,
-    services: &mut T,
-) -> Result<bool, D::Error> {
-    if !collecting.drained {
-        let mut draining = collecting.draining;
-        let more = plane.drain_part(&mut draining, &mut |event| {
-            collecting.check(event.state.service, services.report(event));
-        })?;
-        (collecting.draining, collecting.drained) = (draining, !more);
-        return Ok(true);
-    }
-    let Some(found) = &mut collecting.found else {
-        let mut found = Vec::new();
-        for &service in &collecting.services {
-            if services.takes_connections(service) {
-                found.extend(plane.connections(service)?);
+            let left = left.get(&lane.service).copied().unwrap_or(0);
+            let progress = settled(&lane.update, lane.service, left, services);
+            if let Progress::Settled { left, .. } = progress {
+                lane.left = left;
             }
+            lane.update.took(progress);
         }
-        let pending = plane.pending()?.into_iter();
-        found.extend(pending.filter(|(state, _)| collecting.services.contains(&state.service)));
-        let any = !found.is_empty();
-        collecting.found = Some(found.into_iter());
-        return Ok(any);
-    };
-    let part: Vec<_> = found.by_ref().take(COLLECTED_AT_A_TIME).collect();
-    let more = !found.as_slice().is_empty();
-    for (state, backend) in part {
-        collecting.check(state.service, services.collect(&state, backend));
     }
-    Ok(more)
 }
 
 /// An action of a pass: of one lane, or of all that have come to it, of which `at` is the first. Each lane

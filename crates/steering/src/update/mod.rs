@@ -12,11 +12,25 @@
 //!                          shared grace periods       pending, pins, published tables
 //! ```
 
+mod collect;
 mod driver;
+mod kept;
 mod machine;
 mod perform;
 mod pins;
 mod plane;
+mod publish;
+mod settle;
+
+/// What the driver's actions consist of. It goes through them without a pause; the model that
+/// tests/interleavings.rs explores runs the same ones, with packets between them.
+pub mod parts {
+    pub use super::collect::{Collected, Collecting};
+    pub use super::kept::{Kept, unpin};
+    pub use super::pins::Pins;
+    pub use super::publish::{Part, Publishing};
+    pub use super::settle::{Settling, settled};
+}
 
 pub use driver::{Driver, Outcome};
 pub use machine::{Action, Update};

@@ -11,7 +11,7 @@ type Pin = (ServiceState, BackendId);
 
 /// Pins in the order of their states, each state once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pins(Vec<Pin>);
+pub struct Pins(Vec<Pin>);
 
 impl Pins {
     /// Of a state that is there more than once the last one counts, as in a map.
@@ -26,6 +26,11 @@ impl Pins {
             same
         });
         Self(sorted)
+    }
+
+    /// Each with its backend.
+    pub fn iter(&self) -> impl Iterator<Item = (ServiceState, BackendId)> {
+        self.0.iter().copied()
     }
 
     /// What is pinned at a state.

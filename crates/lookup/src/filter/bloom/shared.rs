@@ -48,6 +48,20 @@ pub struct BloomShared {
 }
 
 /// A reader of a [`BloomShared`]; each thread has its own.
+///
+/// ```
+/// use weir_lookup::{BloomFeed, BloomShared};
+///
+/// let mut feed = BloomFeed::new(1000, 10.0, 1);
+/// let mut shared = BloomShared::new(feed.view());
+/// let mut reader = shared.reader();
+/// feed.insert(&7u64);
+/// shared.apply(feed.update())?;
+/// let mut passes = [false; 2];
+/// reader.contains_batch(&[7u64, 7], &mut passes);
+/// assert_eq!(passes, [true, true]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BloomReader {
     published: Subscriber<Published>,

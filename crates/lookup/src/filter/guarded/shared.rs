@@ -68,6 +68,21 @@ pub struct GuardedShared<M> {
 }
 
 /// A reader of a [`GuardedShared`]; each thread has its own.
+///
+/// ```
+/// use weir_lookup::{GuardedShared, OthelloShared};
+///
+/// let mut table = GuardedShared::new(OthelloShared::new(12, 1000, 1), 12.0, 2);
+/// let mut reader = table.reader();
+/// table.insert(7u64, 300)?;
+/// let found = std::thread::spawn(move || {
+///     let mut found = [None; 2];
+///     reader.get_batch(&[7u64, 7], &mut found);
+///     found
+/// });
+/// assert_eq!(found.join().unwrap(), [Some(300), Some(300)]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct GuardedReader<R> {
     filter: BloomReader,

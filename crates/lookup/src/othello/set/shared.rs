@@ -41,6 +41,20 @@ pub struct SetShared {
 }
 
 /// A reader of a [`SetShared`]; each thread has its own.
+///
+/// ```
+/// use weir_lookup::{OthelloSet, SetShared};
+///
+/// let mut set: OthelloSet<u64, u32> = OthelloSet::new(8, 4, 1000, 1);
+/// set.insert(7, 5)?;
+/// set.insert(8, 6)?;
+/// let shared = SetShared::new(&set.export(0, 0, |value| *value));
+/// let mut reader = shared.reader();
+/// let mut values = [None; 2];
+/// reader.get_batch(&[7u64, 8], &mut values);
+/// assert_eq!(values, [Some(5), Some(6)]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SetReader(Subscriber<Published>);
 

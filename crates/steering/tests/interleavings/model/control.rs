@@ -1,7 +1,7 @@
 //! What the control plane does: the actions of [`Update`], as [`go_on`] reads them, a step at a time.
 
 use super::fault::Fault;
-use super::state::{After, Cpu, Entry, Flow, Op, Stage, State};
+use super::state::{After, Cpu, Entry, Op, Stage, State};
 use super::text::{flags_text, slot_text};
 use super::{NONE, PENDING, RECORD, Rules, Sink};
 use std::fmt::Write as _;
@@ -27,10 +27,7 @@ impl State {
                 if rules.fault == Fault::TwoStores && self.flags != first {
                     next.flags = first;
                 } else {
-                    next.flags = flags;
-                    for cpu in &mut next.cpus {
-                        cpu.early |= rules.marks > 0 && flags == 0 && cpu.stage != Stage::Idle;
-                    }
+                    next.set_flags(rules, flags);
                     next.proceed(rules);
                 }
                 sink.push(next, || format!("control: sets flags: {}", flags_text(next.flags)));
@@ -48,13 +45,18 @@ impl State {
                 sink.push(next, || "control: has waited for them".into());
             }
             Op::CollectBegin => {
-                next.collect_begin(rules);
+                next.collect_part(rules, 0);
                 sink.push(next, || "control: begins to collect".into());
+            }
+            Op::TakeUp => {
+                next.collect_part(rules, 0);
+                sink.push(next, || "control: takes up the pending flows that it has read".into());
             }
             Op::Drain | Op::ReadPending | Op::Settle => self.each_flow(rules, sink),
             Op::Build => self.build(rules, sink),
             Op::Swap => {
-                next.swap(rules);
+                next.show(rules, None);
+                next.shown(rules);
                 sink.push(next, || {
                     let mut text = "control: publishes the table".to_owned();
                     for flow in 0..rules.flows {
@@ -70,8 +72,8 @@ impl State {
             }
             Op::LatePins => {
                 for flow in &mut next.flows[..rules.flows] {
-                    if flow.pin {
-                        flow.pinned = flow.state;
+                    if flow.pin != NONE {
+                        flow.pinned = flow.pin;
                     }
                 }
                 next.proceed(rules);
@@ -79,15 +81,12 @@ impl State {
             }
             Op::SettleBegin => {
                 next.control.left = 0;
-                next.begin_flows(rules, Op::Settle, |_| true);
+                next.control.op = Op::Settle;
+                next.flows[..rules.flows].iter_mut().for_each(|flow| flow.todo = 1);
                 sink.push(next, || "control: begins to settle".into());
             }
             Op::Unpin | Op::UnpinLate => {
-                for flow in &mut next.flows[..rules.flows] {
-                    if !self.needs_pin(flow) && rules.fault != Fault::NeverUnpin {
-                        flow.pinned = NONE;
-                    }
-                }
+                next.unpin(rules, None);
                 match self.control.op {
                     Op::Unpin => next.proceed(rules),
                     _ => next.settled(rules),
@@ -106,112 +105,69 @@ impl State {
             }
             let mut next = *self;
             let flow = &mut next.flows[at];
+            let early = rules.fault == Fault::ConsumeBeforeLog;
             let text = match (self.control.op, now.todo) {
-                (Op::Drain, 1) if rules.fault == Fault::ConsumeBeforeLog => {
-                    flow.state = now.report;
-                    flow.report = NONE;
-                    flow.idle = false;
-                    flow.todo = 2;
-                    "consumes its report"
-                }
-                (Op::Drain, 1) => {
-                    flow.log = now.report;
-                    flow.todo = 2;
-                    "logs its report"
-                }
-                (Op::Drain, _) if rules.fault == Fault::ConsumeBeforeLog => {
-                    flow.log = now.state;
-                    flow.todo = 0;
-                    "logs its report"
-                }
-                (Op::Drain, _) => {
-                    flow.state = now.log;
-                    flow.idle = false;
-                    flow.todo = 0;
-                    // A later report of the same key stays for the next time.
-                    if now.report == now.log {
-                        flow.report = NONE;
-                    }
-                    "consumes its report"
+                (Op::Drain, todo) => {
+                    next.collect_part(rules, at);
+                    if (todo == 1) == early { "consumes its report" } else { "logs its report" }
                 }
                 (Op::ReadPending, _) => {
-                    if now.pending != NONE {
-                        flow.state = now.pending;
-                        flow.idle = false;
-                    }
+                    flow.found = now.pending;
                     flow.todo = 0;
+                    if next.flows.iter().all(|flow| flow.todo == 0) {
+                        next.collect_part(rules, at);
+                    }
                     "reads its pending entry"
                 }
                 (_, 1) => {
-                    let draft = rules.fault == Fault::DraftCountsAsPublished;
-                    let table =
-                        if draft && now.built != Entry::EMPTY { now.built } else { now.entry };
-                    let agrees = table == Entry::free(now.pending);
-                    if now.pending == NONE {
-                        flow.todo = 0;
-                    } else if agrees || rules.fault == Fault::SettleAll {
-                        flow.todo = 2;
-                    } else {
-                        flow.todo = 0;
-                        next.control.left += u8::from(!table.reserved());
-                    }
+                    let (over, left) = next.judged(rules, at);
+                    next.flows[at].todo = if over { 2 } else { 0 };
+                    next.control.left += left;
+                    next.flows_settled(rules);
                     "compares its pending entry"
                 }
                 (_, _) => {
                     flow.pending = NONE;
                     flow.todo = 0;
+                    next.flows_settled(rules);
                     "deletes its pending entry"
                 }
             };
-            next.flows_done(rules);
             sink.push(next, || format!("control: flow {at}: {text}"));
         }
     }
 
-    pub(super) fn begin_flows(&mut self, rules: &Rules, op: Op, todo: impl Fn(&Flow) -> bool) {
-        self.control.op = op;
-        for flow in &mut self.flows[..rules.flows] {
-            flow.todo = u8::from(todo(flow));
-        }
-        self.flows_done(rules);
-    }
-
-    pub(super) fn flows_done(&mut self, rules: &Rules) {
+    pub(super) fn flows_settled(&mut self, rules: &Rules) {
         if self.flows.iter().any(|flow| flow.todo != 0) {
-            return;
-        }
-        match self.control.op {
-            Op::Drain => self.read_pending(rules),
-            Op::ReadPending => self.proceed(rules),
-            _ if rules.fault == Fault::UnpinLate => self.control.op = Op::UnpinLate,
-            _ => self.settled(rules),
-        }
-    }
-
-    /// Only the reports that are there now are certain to be drained.
-    pub(super) fn collect_begin(&mut self, rules: &Rules) {
-        if matches!(rules.fault, Fault::NoReports | Fault::NoCollect) {
-            self.read_pending(rules);
+        } else if rules.fault == Fault::UnpinLate {
+            self.control.op = Op::UnpinLate;
         } else {
-            self.begin_flows(rules, Op::Drain, |flow| flow.report != NONE);
-        }
-    }
-
-    pub(super) fn read_pending(&mut self, rules: &Rules) {
-        if matches!(rules.fault, Fault::NoPendingCollect | Fault::NoCollect) {
-            self.proceed(rules);
-        } else {
-            self.begin_flows(rules, Op::ReadPending, |_| true);
+            self.settled(rules);
         }
     }
 
     pub(super) fn settled(&mut self, rules: &Rules) {
         let left = std::mem::take(&mut self.control.left);
-        let down = self.flows.iter().any(|flow| flow.down != NONE);
-        let avoids = self.control.kept_off || self.control.update.has_failed() && down;
-        let avoids = avoids && rules.fault != Fault::ClearThoughDown;
-        self.control.update.took(Progress::Settled { left: usize::from(left), avoids });
+        let progress = self.left(rules, left);
+        self.control.update.took(progress);
         self.begin_action(rules);
+    }
+
+    /// The two flags, at once.
+    pub(super) fn set_flags(&mut self, rules: &Rules, flags: u8) {
+        self.flags = flags;
+        for cpu in &mut self.cpus {
+            cpu.early |= rules.marks > 0 && flags == 0 && cpu.stage != Stage::Idle;
+        }
+    }
+
+    /// Packets follow the table.
+    pub(super) fn shown(&mut self, rules: &Rules) {
+        if rules.fault == Fault::PinAfterPublish {
+            self.control.op = Op::LatePins;
+        } else {
+            self.proceed(rules);
+        }
     }
 
     pub(super) fn begin_update(&mut self, rules: &Rules) {

@@ -1,5 +1,27 @@
 //! The model: two CPUs, a few flows, one service's maps, and a control plane that is driven by
-//! the real [`Update`].
+//! the real [`Update`], and consists of the real [`parts`](weir_steering::update::parts) of its actions.
+//!
+//! What the driver does between two calls of its plane is the driver's own code here as well: how far a
+//! *collect* has come, and what it takes up; with which pins and flags a table is published, and what is
+//! remembered of it; which pins go; which pending flows do, and what the update is told of the others. The
+//! model keeps only, as a small value, where the driver would be.
+//!
+//! What is the model's own:
+//!
+//! - The plane and the services ([`driven`]), which are the world that the driver meets. The adversary is
+//!   in them: which table is built, and what fails.
+//! - What happens *within* a call. It is one step for the driver and several for packets, so the model takes
+//!   its accesses apart: a report is recorded and then consumed, the pending table is read flow by flow before
+//!   [`pending`](weir_steering::update::Plane::pending) answers, and is cleared flow by flow. While settling,
+//!   flows are judged one by one, by the driver's code, in any order with the deletions: the driver reads all
+//!   before it deletes any, which is one of these orders.
+//! - Flags and grace periods: of these the driver only makes the call.
+//! - There is one service. What services share (grace periods, room, a place in the pass) is the driver's, in
+//!   tests/driver.rs and the histories; so are connections that the connection table has, pins beside those of
+//!   tables, and what is frozen.
+//!
+//! That an action ends where the whole driver's does, on the same plane and services, is compared on random
+//! walks ([`beside`]).
 //!
 //! Backends are numbers that mean something only within one flow: the property compares the
 //! backends of one flow's packets and nothing else, so states that differ by a renaming are one.
@@ -7,7 +29,9 @@
 //! not contain falls is the adversary's choice in every build: another backend than ever before,
 //! by chance the right one, or a reserved Dcode.
 
+pub mod beside;
 mod control;
+mod driven;
 mod failures;
 mod fault;
 mod packet;
@@ -73,6 +97,8 @@ pub fn initial(rules: &Rules) -> Vec<State> {
             drains: rules.drains,
             kept_off: false,
             pins_known: true,
+            unread: false,
+            doubtful: false,
         },
         reuses: rules.reuses,
         broken: false,
@@ -101,6 +127,17 @@ impl State {
 
     /// All that can happen next.
     pub fn successors(&self, rules: &Rules, sink: &mut Sink) {
+        self.meanwhile(rules, sink);
+        self.control_steps(rules, sink);
+        if self.control.crashes > 0 {
+            let mut next = *self;
+            next.crash(rules);
+            sink.push(next, || "control: killed; restarts with its log and updates anew".into());
+        }
+    }
+
+    /// What can happen next that is no step of an update.
+    fn meanwhile(&self, rules: &Rules, sink: &mut Sink) {
         for cpu in 0..CPUS {
             if self.cpus[cpu].stage == Stage::Idle {
                 // Idle CPUs are interchangeable.
@@ -114,12 +151,6 @@ impl State {
         self.ends(rules, sink);
         self.marks(rules, sink);
         self.drains(rules, sink);
-        self.control_steps(rules, sink);
-        if self.control.crashes > 0 {
-            let mut next = *self;
-            next.crash(rules);
-            sink.push(next, || "control: killed; restarts with its log and updates anew".into());
-        }
     }
 
     /// A backend is found down to which the published table leads: its flows are broken, and new ones are kept

@@ -33,9 +33,11 @@ pub(super) struct Flow {
     pub(super) built: Entry,
     pub(super) pending: u8,
     pub(super) pinned: u8,
-    /// The published table needs the pin; and the one that is built.
-    pub(super) pin: bool,
-    pub(super) built_pin: bool,
+    /// Where the published table needs it pinned, if it does; and the one that is built.
+    pub(super) pin: u8,
+    pub(super) built_pin: u8,
+    /// Its pin was needed by a table before the published one.
+    pub(super) stale: bool,
     /// The state before the update, for [`Fault::FailureForgetsCollected`].
     pub(super) before: u8,
     /// A report that is not consumed.
@@ -43,6 +45,8 @@ pub(super) struct Flow {
     /// The durable record, and the state in the control plane's memory.
     pub(super) log: u8,
     pub(super) state: u8,
+    /// What *collect* has read in the pending table, and has not taken up.
+    pub(super) found: u8,
     /// A backend that is down.
     pub(super) down: u8,
     /// It ended, and the control plane has heard of none since: it may be forgotten.
@@ -58,18 +62,20 @@ impl Flow {
         built: Entry::EMPTY,
         pending: NONE,
         pinned: NONE,
-        pin: false,
-        built_pin: false,
+        pin: NONE,
+        built_pin: NONE,
+        stale: false,
         before: NONE,
         report: NONE,
         log: NONE,
         state: NONE,
+        found: NONE,
         down: NONE,
         idle: false,
         todo: 0,
     };
 
-    pub(super) fn backends(&mut self) -> [&mut u8; 12] {
+    pub(super) fn backends(&mut self) -> [&mut u8; 15] {
         [
             &mut self.home,
             &mut self.entry.owner,
@@ -78,9 +84,12 @@ impl Flow {
             &mut self.built.second,
             &mut self.pending,
             &mut self.pinned,
+            &mut self.pin,
+            &mut self.built_pin,
             &mut self.report,
             &mut self.log,
             &mut self.state,
+            &mut self.found,
             &mut self.before,
             &mut self.down,
         ]
@@ -147,6 +156,7 @@ pub(super) enum Op {
     CollectBegin,
     Drain,
     ReadPending,
+    TakeUp,
     Build,
     Swap,
     LatePins,
@@ -180,6 +190,9 @@ pub(super) struct Control {
     pub(super) kept_off: bool,
     /// Which pins the published table needs is known: it was published since the last start.
     pub(super) pins_known: bool,
+    /// As the driver has it ([`Kept`](weir_steering::update::parts::Kept)).
+    pub(super) unread: bool,
+    pub(super) doubtful: bool,
 }
 
 /// A state of the whole system.

@@ -1,8 +1,8 @@
-//! Tables that the adversary can make, their pins, and publishing one.
+//! Tables that the adversary can make, and the pins that they need.
 
 use super::fault::Fault;
-use super::state::{Entry, Flow, Op, Stage, State};
-use super::{CPUS, NONE, PENDING, RECORD, Rules, Sink};
+use super::state::{Entry, Op, State};
+use super::{NONE, Rules, Sink};
 
 impl State {
     /// Every table that the adversary can make of the states, with the pins that it needs.
@@ -26,11 +26,11 @@ impl State {
                 .into_iter()
                 .flat_map(|mut state| {
                     let flow = &mut state.flows[at];
-                    flow.built_pin = false;
+                    flow.built_pin = NONE;
                     let known = flow.state != NONE && flow.built.reserved();
                     let must = known && !flow.idle;
                     let mut pinned = state;
-                    pinned.flows[at].built_pin = true;
+                    pinned.flows[at].built_pin = pinned.flows[at].state;
                     [(!must).then_some(state), known.then_some(pinned)]
                 })
                 .flatten()
@@ -42,12 +42,10 @@ impl State {
     /// Builds a table, and pins.
     pub(super) fn build(&self, rules: &Rules, sink: &mut Sink) {
         for mut next in self.tables(rules) {
+            next.prepare(rules, None);
             for flow in &mut next.flows[..rules.flows] {
-                match rules.fault {
-                    Fault::NoPins | Fault::PinAfterPublish => {}
-                    _ if flow.built_pin => flow.pinned = flow.state,
-                    Fault::UnpinBeforePublish => flow.pinned = NONE,
-                    _ => {}
+                if rules.fault == Fault::UnpinBeforePublish && flow.built_pin == NONE {
+                    flow.pinned = NONE;
                 }
             }
             next.control.op = Op::Swap;
@@ -89,69 +87,5 @@ impl State {
             slots.push(Entry { owner: fresh, second: right });
         }
         slots
-    }
-
-    pub(super) fn swap(&mut self, rules: &Rules) {
-        for flow in &mut self.flows[..rules.flows] {
-            flow.entry = std::mem::replace(&mut flow.built, Entry::EMPTY);
-            flow.pin = std::mem::take(&mut flow.built_pin);
-        }
-        self.control.pins_known = true;
-        // A superseded table's flags do not change any more: reading them now or later is one.
-        let former = self.flags;
-        for cpu in 0..CPUS {
-            self.cpus[cpu].old = self.cpus[cpu].stage != Stage::Idle;
-            if self.cpus[cpu].stage == Stage::ReadFlags {
-                self.read_flags(cpu, former, rules);
-            }
-        }
-        self.flags = match rules.fault {
-            Fault::PublishWithoutPending => RECORD,
-            _ => RECORD | PENDING,
-        };
-        if rules.fault == Fault::PinAfterPublish {
-            self.control.op = Op::LatePins;
-        } else {
-            self.proceed(rules);
-        }
-    }
-
-    /// After a restart, what is known tells.
-    pub(super) fn needs_pin(&self, flow: &Flow) -> bool {
-        if self.control.pins_known { flow.pin } else { flow.pinned == flow.state }
-    }
-
-    /// This state with each subset of the built table's pins inserted, the whole of them apart.
-    pub(super) fn pinned(&self, rules: &Rules) -> Vec<State> {
-        let wanted: Vec<usize> = (0..rules.flows).filter(|&at| self.flows[at].built_pin).collect();
-        let subsets = 0..(1usize << wanted.len()).max(2) - 1;
-        subsets
-            .map(|subset| {
-                let mut state = *self;
-                for (bit, &at) in wanted.iter().enumerate() {
-                    if subset >> bit & 1 == 1 {
-                        state.flows[at].pinned = state.flows[at].state;
-                    }
-                }
-                state
-            })
-            .collect()
-    }
-
-    /// This state with each subset of the pins removed that no table needs.
-    pub(super) fn unpinned(&self, rules: &Rules) -> Vec<State> {
-        let stale = |flow: &Flow| !self.needs_pin(flow) && flow.pinned != NONE;
-        let stale: Vec<usize> = (0..rules.flows).filter(|&at| stale(&self.flows[at])).collect();
-        (0..1usize << stale.len())
-            .map(|subset| {
-                let mut state = *self;
-                for (bit, &at) in stale.iter().enumerate() {
-                    if subset >> bit & 1 == 1 {
-                        state.flows[at].pinned = NONE;
-                    }
-                }
-                state
-            })
-            .collect()
     }
 }

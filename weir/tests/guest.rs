@@ -43,7 +43,7 @@ fn unbroken(lab: &LabSpec, balancer: BalancerSpec, meddle: impl Fn(&Lab)) -> (Ar
     let spec = TrafficSpec {
         seed,
         connections: TRAFFIC,
-        mix: Mix { keepalive: 0.4, download: 0.0, short: 0.4, udp: 0.2 },
+        mix: Mix { keepalive: 0.4, download: 0.0, short: 0.4, udp: 0.2, quic: 0.0 },
         timeout: common::PATIENCE,
         detection: common::PATIENCE,
         udp_timeout: Duration::from_secs(10),

@@ -1,4 +1,4 @@
-//! The servers of one backend: an nginx and a UDP echo server.
+//! The servers of one backend: an nginx, a UDP echo server, and one of QUIC where a lab has them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,6 +14,7 @@ use crate::echo::Echo;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
+use crate::quic::{Identity, QuicServer};
 use crate::topology::{self, Role, Topology};
 use crate::work::Work;
 use weir_testbed::NetNs;
@@ -35,6 +36,8 @@ pub struct Backend {
     events: Arc<PoolEvents>,
     cgroup: Option<Cgroup>,
     works: bool,
+    /// What its server of QUIC shows, if it has one.
+    quic: Option<Arc<Identity>>,
     servers: Mutex<Option<Servers>>,
     agent_spec: Option<AgentSpec>,
     agent: Mutex<Option<Agent>>,
@@ -45,6 +48,8 @@ struct Servers {
     nginx: Child,
     /// Held for its drop.
     _echo: Echo,
+    /// Likewise.
+    _quic: Option<QuicServer>,
     work: Option<Work>,
 }
 
@@ -56,6 +61,7 @@ impl Backend {
         spec: &LabSpec,
         events: Arc<PoolEvents>,
         cgroup: Option<Cgroup>,
+        quic: Option<Arc<Identity>>,
     ) -> Result<Self> {
         let name = Role::Backend(index).name();
         let directory = home.join(&name);
@@ -75,6 +81,7 @@ impl Backend {
             events,
             cgroup,
             works: spec.work,
+            quic,
             servers,
             agent_spec,
             agent,
@@ -147,6 +154,11 @@ impl Backend {
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
         let own = self.topology.is_nat().then(|| (self.address4(), self.address6()));
         let echo = Echo::start(&self.netns, &self.name, own)?;
+        let quic = self
+            .quic
+            .as_ref()
+            .map(|identity| QuicServer::start(&self.netns, &self.name, identity, &self.quic_ids()));
+        let quic = quic.transpose()?;
         let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;
         nginx
@@ -162,7 +174,7 @@ impl Backend {
             process::kill(&mut nginx);
         }
         joined?;
-        *servers = Some(Servers { nginx, _echo: echo, work });
+        *servers = Some(Servers { nginx, _echo: echo, _quic: quic, work });
         Ok(())
     }
 
@@ -245,6 +257,11 @@ impl Backend {
     /// What its agents have said, one after the other.
     pub fn agent_log(&self) -> PathBuf {
         self.directory.join("agent.log")
+    }
+
+    /// Where its agent writes how its server of QUIC makes connection ids.
+    pub fn quic_ids(&self) -> PathBuf {
+        self.directory.join("quic-ids.toml")
     }
 
     fn take_agent(&self) -> Option<Agent> {

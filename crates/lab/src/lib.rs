@@ -24,6 +24,7 @@ mod home;
 mod kernel;
 mod lab;
 mod loads;
+mod quic;
 pub mod requests;
 mod rules;
 pub mod scenario;

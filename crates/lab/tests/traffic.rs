@@ -27,7 +27,7 @@ fn spec() -> TrafficSpec {
         think: Duration::from_millis(50)..Duration::from_millis(500),
         life: Duration::from_secs(1)..Duration::from_secs(20),
         udp_life: Duration::from_secs(1)..Duration::from_secs(20),
-        mix: Mix { keepalive: 0.6, download: 0.1, short: 0.2, udp: 0.1 },
+        mix: Mix { keepalive: 0.6, download: 0.1, short: 0.2, udp: 0.1, quic: 0.0 },
         udp_ipv6_share: 0.5,
         ..TrafficSpec::default()
     }

@@ -76,7 +76,7 @@ struct KindCounters {
 pub struct Stats {
     names: Vec<String>,
     backends: Vec<BackendCounters>,
-    kinds: [KindCounters; 4],
+    kinds: [KindCounters; 5],
     /// Kinds of which nobody has promised that they are kept.
     unpromised: Vec<Kind>,
     open: AtomicI64,
@@ -84,6 +84,7 @@ pub struct Stats {
     answers: AtomicU64,
     bytes: AtomicU64,
     resent: AtomicU64,
+    moved: AtomicU64,
     met: AtomicU64,
     untold: AtomicU64,
     connect: Histogram,
@@ -103,6 +104,7 @@ impl Stats {
             answers: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             resent: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             met: AtomicU64::new(0),
             untold: AtomicU64::new(0),
             connect: Histogram::default(),
@@ -153,6 +155,11 @@ impl Stats {
 
     pub(crate) fn resent(&self) {
         self.resent.fetch_add(1, Relaxed);
+    }
+
+    /// A client of QUIC goes on from another address and port.
+    pub(crate) fn moved(&self) {
+        self.moved.fetch_add(1, Relaxed);
     }
 
     /// What the scenario is about has happened so many times more.
@@ -260,6 +267,7 @@ impl Stats {
             answers: self.answers.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             resent: self.resent.load(Relaxed),
+            moved: self.moved.load(Relaxed),
             met: self.met.load(Relaxed),
             connect: self.connect.snapshot(),
             answer: self.answer.snapshot(),
@@ -282,7 +290,7 @@ impl Stats {
     }
 }
 
-/// The counters of a run at one time. A connection is a TCP connection or a UDP flow.
+/// The counters of a run at one time. A connection is one of TCP or of QUIC, or a UDP flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     /// Connections begun and not ended, including those that wait for their first answer.
@@ -311,6 +319,8 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Datagrams that had to be sent again.
     pub resent: u64,
+    /// How often clients of QUIC went on from another address and port in the middle of a connection.
+    pub moved: u64,
     /// How often that happened which the scenario is about; see
     /// [`Scenario::counted`](crate::scenario::Scenario::counted).
     pub met: u64,

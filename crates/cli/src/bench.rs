@@ -201,6 +201,9 @@ pub enum BenchVerb {
 /// What is measured of fleets.
 #[derive(Args, Clone)]
 pub struct FleetOptions {
+    /// Methods of the service whose pool changes in a simulated fleet: residue, concury.
+    #[arg(long, value_delimiter = ',', default_value = "residue,concury", value_parser = bench_method)]
+    pub methods: Vec<MethodId>,
     /// Balancers of the fleets that are simulated.
     #[arg(long, value_delimiter = ',', default_value = "3,100")]
     pub balancers: Vec<u32>,
@@ -241,6 +244,7 @@ impl FleetOptions {
     pub fn request(&self, weir: PathBuf) -> weir_bench::fleet::Request {
         weir_bench::fleet::Request {
             weir,
+            methods: self.methods.clone(),
             balancers: self.balancers.clone(),
             agents: self.agents,
             backends: self.backends,

@@ -27,7 +27,9 @@ use weir_steering::{BackendId, Build, Member, MethodId, Role, ServiceConfig, Set
 pub struct Request {
     /// The program, for `weir run`.
     pub weir: PathBuf,
-    /// Numbers of balancers of simulated fleets, a row each.
+    /// Methods of the service whose pool changes in the simulation.
+    pub methods: Vec<MethodId>,
+    /// Numbers of balancers of simulated fleets, a row each for each method.
     pub balancers: Vec<u32>,
     /// Agents of a simulated fleet.
     pub agents: u32,
@@ -88,6 +90,10 @@ impl fmt::Display for Row {
 impl Request {
     fn check(&self) -> Result<()> {
         let Self { agents, backends, rate, seconds, connections, rounds, .. } = *self;
+        for method in &self.methods {
+            let in_step = [MethodId::Residue, MethodId::Concury].contains(method);
+            demand!(in_step, "pools of {method} do not change in step: residue, concury");
+        }
         for &balancers in &self.balancers {
             demand!((1..=1000).contains(&balancers), "{balancers} balancers: 1 to 1000");
         }
@@ -111,8 +117,10 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
         progress(&row);
         rows.push(row);
     };
-    for &balancers in &request.balancers {
-        ready(Row::Change(simulate::run(request, balancers)?));
+    for &method in &request.methods {
+        for &balancers in &request.balancers {
+            ready(Row::Change(simulate::run(request, method, balancers)?));
+        }
     }
     ready(Row::Report(report::run(request)?));
     ready(Row::Replay(replay::replay(request)?));
@@ -136,11 +144,11 @@ fn name_of(backend: u16) -> String {
     format!("b{backend}")
 }
 
-/// What a balancer knows of a service of `residue` with this pool, with so many connections where its table leads
+/// What a balancer knows of a service of this method with this pool, with so many connections where its table leads
 /// them.
-fn known(states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
+fn known(method: MethodId, states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
     let config = ServiceConfig {
-        settings: Settings::of(MethodId::Residue),
+        settings: Settings::of(method),
         client_affinity: false,
         udp: false,
         seed: 1,
@@ -149,8 +157,8 @@ fn known(states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
         max_states: usize::MAX,
         idle_seconds: u32::MAX,
     };
-    let builder = MethodId::Residue.info().builder;
-    let builder = builder.ok_or_else(|| crate::Error::Fault("residue has no tables".into()))?;
+    let builder = method.info().builder;
+    let builder = builder.ok_or_else(|| crate::Error::Fault(format!("{method} has no tables")))?;
     let mut builder = builder(&config, None);
     builder.build(1, members, 0)?;
     for n in 0..states {

@@ -228,6 +228,9 @@ pub struct FleetOptions {
     /// Connections that live when a balancer begins.
     #[arg(long, value_parser = flows, default_value = "1M")]
     pub connections: u32,
+    /// Agents that speak to one balancer at once.
+    #[arg(long, value_parser = flows, default_value = "1K")]
+    pub sessions: u32,
     /// Rounds of the simulation, and of what a report costs.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
@@ -253,6 +256,7 @@ impl FleetOptions {
             rate: self.rate,
             seconds: self.seconds,
             connections: self.connections,
+            sessions: self.sessions,
             rounds: self.rounds,
             patience: self.patience,
         }

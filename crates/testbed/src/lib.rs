@@ -9,6 +9,7 @@
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
 //! * [`decapsulate`]: the far end of tunnels, as an XDP program.
 //! * [`packet`]: sockets for whole frames.
+//! * [`programs`]: what BPF programs take of processors.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
 //!
@@ -39,6 +40,7 @@ mod netns;
 mod owned;
 pub mod packet;
 pub mod process;
+pub mod programs;
 pub mod xdp;
 
 pub use error::{Below, Context, Doing, Error, Result};

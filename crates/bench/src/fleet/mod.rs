@@ -4,14 +4,20 @@
 //! - `report`: what telling a connection costs both sides, in one thread.
 //! - `replay`: agents that are played speak to a running balancer, at a given rate, and list what there is to one
 //!   that begins.
+//! - `sessions`: many agents of one balancer.
+//! - `real`: a real agent beside real connections.
 
 mod agents;
+mod real;
 mod replay;
 mod report;
+mod sessions;
 mod simulate;
 
+pub use real::Real;
 pub use replay::{Join, Replay};
 pub use report::Reporting;
+pub use sessions::Sessions;
 pub use simulate::Change;
 
 use crate::error::demand;
@@ -45,6 +51,8 @@ pub struct Request {
     pub seconds: u32,
     /// Connections that live when a balancer begins.
     pub connections: u32,
+    /// Agents that speak to one balancer at once.
+    pub sessions: u32,
     /// Rounds of what is simulated, and of what a report costs.
     pub rounds: u32,
     /// Longest wait for anything that has to come.
@@ -74,6 +82,10 @@ pub enum Row {
     Replay(Replay),
     /// A balancer that begins while connections live.
     Join(Join),
+    /// Many agents of one balancer.
+    Sessions(Sessions),
+    /// A real agent beside real connections.
+    Agent(Real),
 }
 
 impl fmt::Display for Row {
@@ -83,13 +95,15 @@ impl fmt::Display for Row {
             Self::Report(row) => row.fmt(f),
             Self::Replay(row) => row.fmt(f),
             Self::Join(row) => row.fmt(f),
+            Self::Sessions(row) => row.fmt(f),
+            Self::Agent(row) => row.fmt(f),
         }
     }
 }
 
 impl Request {
     fn check(&self) -> Result<()> {
-        let Self { agents, backends, rate, seconds, connections, rounds, .. } = *self;
+        let Self { agents, backends, rate, seconds, connections, sessions, rounds, .. } = *self;
         for method in &self.methods {
             let in_step = [MethodId::Residue, MethodId::Concury].contains(method);
             demand!(in_step, "pools of {method} do not change in step: residue, concury");
@@ -101,6 +115,7 @@ impl Request {
         demand!((2..=1024).contains(&backends), "{backends} backends: 2 to 1024");
         demand!((1..=1_000_000).contains(&rate), "{rate} connections a second: 1 to 1M");
         demand!(seconds > 0 && rounds > 0, "no seconds, or no rounds");
+        demand!((1..=4096).contains(&sessions), "{sessions} sessions: 1 to 4096");
         demand!((1..=3_000_000).contains(&connections), "{connections} connections: 1 to 3M");
         Ok(())
     }
@@ -125,6 +140,8 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
     ready(Row::Report(report::run(request)?));
     ready(Row::Replay(replay::replay(request)?));
     ready(Row::Join(replay::join(request)?));
+    ready(Row::Sessions(sessions::run(request)?));
+    ready(Row::Agent(real::run(request)?));
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(Report { cpus, rounds: request.rounds, rows })
 }

@@ -602,6 +602,7 @@ mod tests {
             rate: 1,
             seconds: 1,
             connections: 1,
+            sessions: 1,
             rounds: 1,
             patience: Duration::ZERO,
         };

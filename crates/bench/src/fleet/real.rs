@@ -158,7 +158,7 @@ fn serve(listener: &TcpListener, over: &AtomicBool) {
         while let Ok((mut connection, _)) = listener.accept() {
             // A reset is its end, too. One that cannot be waited for is closed.
             if connection.set_read_timeout(Some(PATIENCE)).is_ok() {
-                let _ = connection.read(&mut [0; 8]);
+                while matches!(connection.read(&mut [0; 8]), Ok(1..)) {}
             }
         }
     }

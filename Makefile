@@ -8,7 +8,11 @@ FRAMES := 1000000
 FORWARD := l2
 PLANE := kernel
 OFFLOAD :=
+CARD :=
 RULES :=
+LINK :=
+SILENT :=
+MSS :=
 RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
@@ -24,7 +28,8 @@ help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
 	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp|dpdk|p4]'
 	@echo '          [SECONDS=30] [FLEET=3 [ROUTER=bgp|gobgp]]'
-	@echo '          [PLANE=af-xdp|dpdk OFFLOAD=sound|hostile [RULES=N]]'
+	@echo '          [FORWARD=ipip|gue|fou|gre|fullnat LINK=1400 [SILENT=yes] [MSS=1340]]'
+	@echo '          [PLANE=af-xdp|dpdk OFFLOAD=sound|hostile [RULES=N] [CARD=emulated-veth]]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -66,7 +71,7 @@ deb: build
 	@scripts/deb
 
 demo: build
-	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s $(if $(OFFLOAD),--offload $(OFFLOAD)) $(if $(RULES),--rules $(RULES)) $(if $(FLEET),--fleet $(FLEET)) $(if $(ROUTER),--router $(ROUTER))
+	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s $(if $(OFFLOAD),--offload $(OFFLOAD)) $(if $(RULES),--rules $(RULES)) $(if $(CARD),--card $(CARD)) $(if $(LINK),--link-mtu $(LINK)) $(if $(SILENT),--link-silent) $(if $(MSS),--mss $(MSS)) $(if $(FLEET),--fleet $(FLEET)) $(if $(ROUTER),--router $(ROUTER))
 
 test:
 	@scripts/setup test

@@ -26,11 +26,19 @@ pub fn run(instance: Instance, verb: Option<AnnounceVerb>, json: bool) -> anyhow
 
 pub fn drain(instance: Instance, drain: bool, json: bool) -> anyhow::Result<()> {
     let body = DrainRequest { drain };
-    let mut answer: Answer = request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
-    if drain && block_on(wait::withdrawn(&instance.client()))?? {
-        answer.done = answer.done.replace("being withdrawn", "withdrawn");
+    let answer: Answer = request(instance.clone(), "PUT", "/v1/announce/drain", Some(&body))?;
+    // The speaker may take its time.
+    if !json || !drain {
+        say(&answer, json)?;
     }
-    say(&answer, json)
+    if !drain {
+        return Ok(());
+    }
+    match block_on(wait::withdrawn(&instance.client()))?? {
+        Some(done) => say(&Answer { done, change: answer.change }, json),
+        None if json => say(&answer, json),
+        None => Ok(()),
+    }
 }
 
 fn show(instance: Instance, json: bool) -> anyhow::Result<()> {

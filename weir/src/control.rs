@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::path::Path;
-use weir_cli::{BackendVerb, Expected, Instance};
+use weir_cli::{BackendVerb, ChangeOptions, Expected, Instance};
 use weir_control::api::wait::Draining;
 use weir_control::api::{
     Answer, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
@@ -156,8 +156,8 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
 fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
-        BackendVerb::Add { service, name, address, port, weight, expected } => {
-            let body = NewBackend { name, address, port, weight };
+        BackendVerb::Add { service, name, address, port, weight, nat_sources, expected } => {
+            let body = NewBackend { name, address, port, weight, nat_sources };
             request(instance, "POST", &expected.of(&at(&service, "")), Some(&body))
         }
         BackendVerb::Remove { service, name, expected } => {
@@ -200,12 +200,8 @@ fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<(
     say(&answer, json)
 }
 
-pub fn reload(
-    instance: Instance,
-    break_connections: bool,
-    expected: Expected,
-    json: bool,
-) -> anyhow::Result<()> {
+pub fn reload(expected: Expected, options: ChangeOptions) -> anyhow::Result<()> {
+    let ChangeOptions { instance, break_connections, json } = options;
     let body = ReloadRequest { break_connections };
     let answer: Answer = request(instance, "POST", &expected.of("/v1/reload"), Some(&body))?;
     say(&answer, json)

@@ -3,18 +3,13 @@
 use crate::control::{self, NO_BODY, request, say};
 use crate::out;
 use std::path::Path;
-use weir_cli::{Expected, Instance};
+use weir_cli::{ChangeOptions, Expected, Instance};
 use weir_control::api::{Answer, FileText, RollbackRequest};
 use weir_control::config::Config;
 use weir_control::engine::{Apply, HistoryReport};
 
-pub fn apply(
-    instance: Instance,
-    file: &Path,
-    break_connections: bool,
-    expect: Option<u64>,
-    json: bool,
-) -> anyhow::Result<()> {
+pub fn apply(file: &Path, expect: Option<u64>, options: ChangeOptions) -> anyhow::Result<()> {
+    let ChangeOptions { instance, break_connections, json } = options;
     let (file, text) = if control::is_stdin(file) {
         (control::STDIN.to_owned(), control::stdin_text()?)
     } else {
@@ -26,12 +21,11 @@ pub fn apply(
 }
 
 pub fn rollback(
-    instance: Instance,
     number: Option<u64>,
-    break_connections: bool,
     expected: Expected,
-    json: bool,
+    options: ChangeOptions,
 ) -> anyhow::Result<()> {
+    let ChangeOptions { instance, break_connections, json } = options;
     let body = RollbackRequest { number, break_connections };
     let path = expected.of("/v1/rollback");
     let answer: Answer = request(instance, "POST", &path, Some(&body))?;

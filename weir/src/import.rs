@@ -40,8 +40,9 @@ pub fn run(options: ImportOptions) -> anyhow::Result<()> {
         Some(path) => {
             weir_control::init::write_new(&path, &imported.text)?;
             let path = path.display();
-            out::line(format!("{path} written: {services} services with {backends} backends"));
-            out::line(format!("then: weir check --config {path}; weir doctor --config {path}"));
+            let done = format!("{path} written: {services} services with {backends} backends");
+            let then = format!("then: weir check --config {path}; weir doctor --config {path}");
+            out::changed(format!("{done}\n{then}"), &done);
         }
     }
     Ok(())

@@ -41,26 +41,28 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
         }
         return Err(error.into());
     }
-    // What is printed beside the file must not come into it.
-    let say = |line: String| if to_output { out::complain(line) } else { out::line(line) };
-    if !to_output {
-        say(format!("{} written", output.display()));
-    }
-    plan.notes.iter().for_each(|note| say(format!("look at this: {note}")));
+    let mut said: Vec<String> =
+        plan.notes.iter().map(|note| format!("look at this: {note}")).collect();
     if !plan.here.is_empty() {
-        say(match prepare {
+        said.push(match prepare {
             true => "done on this host, until it is restarted:".into(),
             false => "this host needs (--prepare does it):".into(),
         });
-        plan.here.iter().for_each(|command| say(format!("  {command}")));
+        said.extend(plan.here.iter().map(|command| format!("  {command}")));
     }
     if !plan.there.is_empty() {
-        say("each backend needs:".into());
-        plan.there.iter().for_each(|command| say(format!("  {command}")));
+        said.push("each backend needs:".into());
+        said.extend(plan.there.iter().map(|command| format!("  {command}")));
     }
-    if !to_output {
-        let file = output.display();
-        say(format!("then: weir doctor --config {file}; weir run --config {file}"));
+    if to_output {
+        // What is printed beside the file must not come into it.
+        said.iter().for_each(out::complain);
+        return Ok(());
     }
+    let file = output.display();
+    let done = format!("{file} written");
+    said.insert(0, done.clone());
+    said.push(format!("then: weir doctor --config {file}; weir run --config {file}"));
+    out::changed(said.join("\n"), &done);
     Ok(())
 }

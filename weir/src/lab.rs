@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use weir_cli::{ChurnOptions, CompareOptions, LabCommand, LabOptions, LabVerb};
 use weir_control::config::PlaneKind;
 use weir_lab::wanted::{Amount, Plane, Wanted, spec};
-use weir_lab::{FloodKind, Lies, Program, RulesSpec, Speaker, compare, demo, view::Show};
+use weir_lab::{FloodKind, Lies, Link, Program, RulesSpec, Speaker, compare, demo, view::Show};
 
 /// Whether what was promised held.
 pub fn run(command: LabCommand) -> anyhow::Result<bool> {
@@ -42,11 +42,14 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
             PlaneKind::P4 => Plane::P4(Program { files: weir_plane_p4::FILES }),
         },
         offload: options.offload.map(|profile| RulesSpec {
+            card: options.card,
             profile,
             rules: options.rules,
             choice: options.choice,
         }),
         topology: options.topology,
+        link: options.link_mtu.map(|mtu| Link { mtu, silent: options.link_silent }),
+        mss: options.mss,
         fleet: options.fleet,
         bgp: match &*options.router {
             "bgp" => Some(Speaker::Bird),

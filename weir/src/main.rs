@@ -136,20 +136,16 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Source { verb, instance, json } => done(source::run(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
         Verb::Top { instance, interval } => done(weir_watch::run(instance.client(), interval)),
-        Verb::Apply { file, instance, break_connections, expect, json } => {
-            done(history::apply(instance, &file, break_connections, expect, json))
-        }
-        Verb::Rollback { number, expected, instance, break_connections, json } => {
-            done(history::rollback(instance, number, break_connections, expected, json))
+        Verb::Apply { file, expect, options } => done(history::apply(&file, expect, options)),
+        Verb::Rollback { number, expected, options } => {
+            done(history::rollback(number, expected, options))
         }
         Verb::History { number, instance, json } => done(history::show(instance, number, json)),
         Verb::Fleet { verb, instance, json } => done(fleet::run(instance, verb, json)),
         Verb::Announce { verb, instance, json } => announce::run(instance, verb, json),
         Verb::Drain { instance, json, .. } => done(announce::drain(instance, true, json)),
         Verb::Undrain { instance, json, .. } => done(announce::drain(instance, false, json)),
-        Verb::Reload { expected, instance, break_connections, json } => {
-            done(control::reload(instance, break_connections, expected, json))
-        }
+        Verb::Reload { expected, options } => done(control::reload(expected, options)),
     }
 }
 

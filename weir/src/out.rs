@@ -4,7 +4,7 @@
 //! without a word, with the status that a shell shows for a program that SIGPIPE has ended. The
 //! signal itself stays ignored, because connections to backends and to an instance may end too.
 //! An output that takes no more, as on a full disk, or is none (`>&-`), ends the command with a message and status 1;
-//! but what has changed something has done what it was asked for, and says both.
+//! but what has changed something, or written a file, has done what it was asked for, and says both.
 //! Ending here drops nothing: what a command made in the kernel is gone before it prints.
 
 use serde::Serialize;

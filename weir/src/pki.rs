@@ -14,27 +14,29 @@ pub fn run(verb: PkiVerb) -> anyhow::Result<bool> {
     match verb {
         PkiVerb::Init { place, name, days } => {
             let made = pki::init(&place.directory, &name, days)?;
-            say(&made);
-            out::line(format_args!(
+            let done = said(&made);
+            let then = format!(
                 "give ca.pem to balancers and agents; keep {} where nobody else can read it",
                 made.key.display()
-            ));
+            );
+            out::changed(format!("{done}\n{then}"), &done);
             Ok(true)
         }
         PkiVerb::Issue { name, role, addresses, hosts, days, place, output } => {
             let request = Request { name, role: role.into(), addresses, hosts, days };
             let to = output.as_deref().unwrap_or(&place.directory);
-            say(&pki::issue(&place.directory, to, &request)?);
+            let done = said(&pki::issue(&place.directory, to, &request)?);
+            out::changed(&done, &done);
             Ok(true)
         }
         PkiVerb::List { place, json } => list(&place.directory, json),
     }
 }
 
-fn say(made: &Issued) {
+fn said(made: &Issued) -> String {
     let Issued { certificate, key, ends } = made;
     let (certificate, key) = (certificate.display(), key.display());
-    out::line(format_args!("{certificate} and {key}: until {}", date(*ends)));
+    format!("{certificate} and {key}: until {}", date(*ends))
 }
 
 fn date(seconds: i64) -> String {

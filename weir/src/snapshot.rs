@@ -23,7 +23,8 @@ pub fn take(instance: Instance, output: Option<PathBuf>, tables: bool) -> anyhow
     let text = serde_json::to_vec_pretty(&snapshot)?;
     write_own(&path, &text)?;
     let keys = if tables { "; the keys of the tables' hashes are in it" } else { "" };
-    out::line(format_args!("{}: {} bytes{keys}", path.display(), text.len()));
+    let done = format!("{}: {} bytes{keys}", path.display(), text.len());
+    out::changed(&done, &done);
     Ok(())
 }
 

@@ -62,6 +62,8 @@ pub fn run(options: &UserPlaneOptions) -> anyhow::Result<bool> {
 fn rules(options: &UserPlaneOptions) -> Option<Wanted> {
     let card = match options.offload.as_deref()? {
         "ntuple" => RulesOf::Ntuple,
+        "rte_flow" => RulesOf::RteFlow,
+        "emulated-veth" => RulesOf::Veth,
         _ => RulesOf::Emulated,
     };
     let choice = match &*options.choice {

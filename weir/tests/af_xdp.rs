@@ -117,6 +117,19 @@ fn a_card_without_rules_is_gone_around() {
     assert!(table.contains("goes on without rules of a card: "), "{table}");
 }
 
+/// Rules lead to other queues than the first one, and here is no other.
+#[test]
+fn a_card_at_a_veth_needs_queues() {
+    let _alone = common::alone();
+    let spec = LabSpec { backends: BACKENDS, queues: Some(1), ..LabSpec::default() };
+    let lab = common::lab_of(spec);
+    let table = user_plane::rules_of("emulated-veth", 8, "sound");
+    let balancer = start_with(&lab, "concury", "", &table);
+    let said = plane(&balancer)["no_rules"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("eth0 has no other") && said.contains("numrxqueues 16"), "{said}");
+    assert!(!is_played(&lab), "what cannot be used is taken away");
+}
+
 /// Frames that came by each queue of the balancer's interface and were led to a socket, as the driver counts them.
 fn led(lab: &Lab) -> Vec<u64> {
     let mut ethtool = lab.balancer_command("ethtool").unwrap();
@@ -129,6 +142,48 @@ fn led(lab: &Lab) -> Vec<u64> {
     let mut counts: Vec<(usize, u64)> = counts.collect();
     counts.sort_unstable();
     counts.into_iter().map(|(_, count)| count).collect()
+}
+
+/// A program plays the card at the switch's end of the interface: frames come by the queues of which rules say so,
+/// and nothing breaks, whoever is killed; neither when the interface is another one. Nothing is left of it.
+fn unbroken_at_a_veth(method: &str, rules: u32) {
+    let _alone = common::alone();
+    let spec = LabSpec { backends: BACKENDS, queues: Some(8), ..LabSpec::default() };
+    let lab = common::lab_of(spec);
+    let table = user_plane::rules_of("emulated-veth", rules, "hostile");
+    let balancer = start_with(&lab, method, "", &table);
+    let by_rules = || led(&lab).iter().skip(1).sum::<u64>();
+    let what = format!("{method}, {rules} rules, a hostile card at a veth device (emulated)");
+    user_plane::unbroken_with_rules(&lab, &balancer, POOL, &what, rules < 50);
+    assert!(by_rules() > 200, "{what}: {:?}", led(&lab));
+    assert!(is_played(&lab), "{what}");
+
+    lab.replace_balancer_interface().unwrap();
+    let mut held = common::hold_both(&lab, 20);
+    common::eventually("rules lead packets to the other interface", || {
+        common::assert_unbroken(&mut held, &format!("{what}, another interface"), &balancer);
+        by_rules() > 100
+    });
+    balancer.kill();
+    unload(&lab, &balancer);
+    assert!(!is_played(&lab), "{what}: the program is still there");
+}
+
+/// Whether the program that plays a card is at the switch's end of the balancer's interface.
+fn is_played(lab: &Lab) -> bool {
+    let mut tc = lab.switch().command("tc").unwrap();
+    let said = tc.args(["filter", "show", "dev", "lb", "egress"]).output().unwrap();
+    common::stdout(&said).contains("weir_card")
+}
+
+#[test]
+fn concury_holds_over_a_card_at_a_veth() {
+    unbroken_at_a_veth("concury", 1_000);
+}
+
+#[test]
+fn residue_holds_over_a_card_at_a_veth_that_is_full() {
+    unbroken_at_a_veth("residue", 8);
 }
 
 /// Two threads, each with the socket of one of two queues: both decide what comes by theirs, and whoever is killed

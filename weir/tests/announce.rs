@@ -280,10 +280,15 @@ fn routers_are_led_to_balancers_that_can_serve() {
     // One has other ideas of its backends: it is drained, over a restart.
     let said = world.nodes[0].weir(&["drain", "self"]);
     assert!(said.status.success(), "{}", stderr(&said));
-    assert!(stdout(&said).contains("is drained: its routes are withdrawn"), "{}", stdout(&said));
+    let (begun, over) = ("is drained: its routes are being", "none of its routes is announced any");
+    let words = stdout(&said);
+    assert!(words.contains(begun) && words.contains(over), "{words}");
     let again = world.nodes[0].weir(&["drain", "self"]);
     let words = "is drained already: its routes are withdrawn";
     assert!(stdout(&again).contains(words), "{}", stdout(&again));
+    let as_json = stdout(&world.nodes[0].weir(&["drain", "self", "--json"]));
+    let as_json: Value = serde_json::from_str(&as_json).expect("one answer alone");
+    assert!(as_json["done"].as_str().is_some_and(|done| done.contains(over)), "{as_json}");
     world.leads_to("one is drained", &[2]);
     world.requests(3);
     world.nodes[0].kill();

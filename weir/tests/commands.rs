@@ -99,6 +99,12 @@ fn a_change_whose_output_is_closed_is_said_to_be_made() {
         let status = balancer.status().unwrap();
         assert_eq!(common::backend(common::service(&status, "web4"), "b1")["weight"], weight);
     }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json");
+    let output = run(&format!("snapshot --output {}", file.display()), ">&-");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("it is done all the same: ") && file.exists(), "{said}");
     // What only looks has not done it, and what is refused is said to be.
     let looked = run("status", ">&-");
     assert_eq!(looked.status.code(), Some(FAILED), "{}", stderr(&looked));

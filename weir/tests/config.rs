@@ -197,6 +197,7 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
         let output = common::weir(&[verb, "--config", missing.to_str().unwrap()]);
         assert_failed(&output);
         assert_says(&stderr(&output), missing.to_str().unwrap(), &["cannot read", "No such file"]);
+        assert_eq!(stderr(&output).contains("weir init"), verb == "run", "{}", stderr(&output));
     }
     // A directory is none, and has nothing in it afterwards.
     let folder = directory.path().join("weir.d");

@@ -9,6 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::user_plane::{self, count, enough, is_there, plane, process, sends_while, unload};
@@ -16,6 +18,7 @@ use common::{PATIENCE, WEIR};
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_lab::topology::{BALANCER4, BALANCER6, INTERFACE, Topology, backend4, client4, device_of};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_testbed::link;
 
 const BACKENDS: usize = 5;
 const POOL: usize = 4;
@@ -112,6 +115,138 @@ fn concury_holds_over_a_hostile_card() {
 #[test]
 fn residue_holds_over_a_card_that_is_full() {
     unbroken_with_rules("residue", 8);
+}
+
+/// A table of rules, of DPDK's devices.
+const RULES_OF_DEVICES: &str =
+    "\n[offload]\ncard = \"rte_flow\"\nrules = 64\nqueues = 8\nchoice = \"all\"\n";
+
+/// Whoever is killed, nothing breaks where devices take no rules; status, log and metrics say so. Returns why.
+fn unbroken_without_rules(lab: &Lab, balancer: &Balancer) -> String {
+    let traffic = common::mixed_traffic(lab, 100);
+    let mut held = user_plane::unbroken_by_kills(lab, balancer, POOL, 2, "without rules");
+    user_plane::decides(balancer, &mut held);
+    enough(traffic);
+    let said = plane(balancer);
+    let why = said["no_rules"].as_str().unwrap_or_else(|| panic!("no reason in {said}")).to_owned();
+    assert_eq!(said["offload"], "rte_flow", "{said}");
+    assert_eq!((count(balancer, "led"), count(balancer, "rules_asked")), (0, 0), "{said}");
+    let table = balancer.command(&["status"]).unwrap();
+    let log = fs::read_to_string(balancer.log()).unwrap();
+    let url = format!("http://{METRICS}/metrics");
+    let read = lab.balancer().command("curl").unwrap().args(["-s", &url]).output().unwrap();
+    for (all, part) in [
+        (&table, "goes on without rules of a card: "),
+        (&table, "rules (rte_flow): none ("),
+        (&log, "the plane goes on without rules of a card"),
+        (&common::stdout(&read), "weir_plane_rules 0"),
+    ] {
+        assert!(all.contains(part), "no {part:?} in {all}");
+    }
+    why
+}
+
+/// A packet socket's driver knows no rules.
+#[test]
+fn a_device_without_rules_is_gone_around() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let spec = BalancerSpec {
+        method: "concury".into(),
+        balancer_lines: lines(Topology::L2, RULES_OF_DEVICES),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    process(&balancer);
+    let why = unbroken_without_rules(&lab, &balancer);
+    let device = device_of(INTERFACE);
+    assert!(why.contains(&format!("net_af_packet0,iface={device} has no rules")), "{why}");
+}
+
+/// The interface of a device that a process of the plane makes, and that goes with it.
+const MADE: &str = "card0";
+
+/// Behind that interface is the balancer's cable, whichever process has made it.
+struct Cabled {
+    over: Arc<AtomicBool>,
+    follower: Option<JoinHandle<weir_testbed::Result<()>>>,
+}
+
+impl Cabled {
+    fn new(lab: &Lab) -> Self {
+        let netns = lab.balancer();
+        // The host is not to speak there.
+        common::sysctl(netns, "ipv6/conf/default/disable_ipv6", "1");
+        let end = device_of(INTERFACE);
+        let lines = format!(
+            "link add cabled type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+             link set cabled arp off up\nlink set {end} master cabled\n"
+        );
+        netns.ip(&lines).unwrap();
+        let over = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&over);
+        let follow = move || {
+            let mut known = 0;
+            while !told.load(Ordering::Relaxed) {
+                let found = nix::net::if_::if_nametoindex(MADE).unwrap_or(0);
+                let join = || link::ip(&format!("link set {MADE} master cabled\n")).is_ok();
+                if found != known && (found == 0 || join()) {
+                    known = found;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        Self { over, follower: Some(netns.spawn(follow).unwrap()) }
+    }
+}
+
+impl Drop for Cabled {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(follower) = self.follower.take() {
+            let _ = follower.join();
+        }
+    }
+}
+
+/// Over a tap that DPDK makes, whose driver makes filters of the kernel's (flower) of rules: they lead connections to
+/// their backends' queues, and whoever is killed, nothing breaks. A kernel without these refuses, and that is said; with
+/// `WEIR_RULES=must` none may.
+#[test]
+fn rules_of_a_tap_lead_connections_or_say_why_not() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let _cabled = Cabled::new(&lab);
+    let device = format!("net_tap90,iface={MADE}");
+    let spec = BalancerSpec {
+        method: "concury".into(),
+        balancer_lines: format!(
+            "plane = \"dpdk\"\nmetrics = \"{METRICS}\"\n\n[dpdk]\ndevices = [\"{device}\"]\n\
+             huge_pages = false\n{RULES_OF_DEVICES}"
+        ),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    process(&balancer);
+    if let Some(refused) = plane(&balancer)["no_rules"].as_str() {
+        println!("no rules here: {refused}");
+        assert_ne!(std::env::var("WEIR_RULES").as_deref(), Ok("must"), "{refused}");
+        let why = unbroken_without_rules(&lab, &balancer);
+        assert!(why.contains(&device), "{why}");
+        return;
+    }
+    let traffic = common::mixed_traffic(&lab, 50);
+    let mut held = user_plane::unbroken_by_kills(&lab, &balancer, POOL, 4, "rules of a tap");
+    let led = count(&balancer, "led");
+    common::eventually("rules lead packets", || {
+        common::assert_unbroken(&mut held, "by rules", &balancer);
+        count(&balancer, "led") > led + 200 && count(&balancer, "rules") > 0
+    });
+    let said = plane(&balancer);
+    assert!(said["no_rules"].is_null() && said["offload"] == "rte_flow", "{said}");
+    user_plane::decides(&balancer, &mut held);
+    enough(traffic);
+    println!("rules of a tap led connections: {}", said["counts"]);
 }
 
 /// Two threads, each with a queue of every device: both are at work, and whoever is killed, nothing breaks. What is

@@ -581,6 +581,9 @@ impl World {
             stop.store(true, Ordering::Relaxed);
         });
         assert!(started.elapsed() < common::PATIENCE, "no map was full in {rounds} rounds");
+        common::eventually("whoever looks is told of what was refused", || {
+            common::log(&self.balancer).contains("first packets were dropped (pending_full)")
+        });
         drop(common::flows(&self.lab, ECHO, 40));
         self.open(4);
         self.check("maps are full");

@@ -99,6 +99,11 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     let source = format!("10.77.0.2:{}", source.split_once(';').unwrap().0);
     let back = balancer.command(&["explain", "tcp", "10.77.2.1:8080", &source]).unwrap();
     assert!(back.contains("it comes to a source of full NAT"), "{back}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json").display().to_string();
+    balancer.command(&["snapshot", "--output", &file]).unwrap();
+    let flow = ["explain", "tcp", "10.77.2.1:8080", &source, "--snapshot", &file];
+    assert_eq!(balancer.command(&flow).unwrap(), back);
 
     let open = |status: &Value| -> u64 {
         let sources = status["nat_sources"].as_array().expect("there are two");
@@ -209,6 +214,61 @@ fn connections_come_from_the_sources_that_a_backend_names() {
     balancer.launch().unwrap();
     assert_eq!(balancer.status().unwrap()["resumed"], true);
     common::assert_unbroken(&mut held, "with a control plane again", &balancer);
+}
+
+/// One that a command adds names its sources, too, and keeps them over a restart.
+#[test]
+fn a_backend_that_is_added_comes_from_the_sources_that_it_names() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(4));
+    let balancer = common::start_spec(&lab, BalancerSpec { pool: 3, ..spec("concury") });
+    let lines = fs::read_to_string(balancer.config()).unwrap();
+    // Nobody's network: what is sent there goes nowhere.
+    let lines = lines.replace("\"10.77.0.2\"", "\"10.77.0.2\", \"10.99.0.1\"");
+    let mut text = String::new();
+    for line in lines.lines() {
+        text = format!("{text}{line}\n");
+        if line.starts_with("address = \"10.77.2.") {
+            text += "nat_sources = [\"10.77.0.2\"]\n";
+        }
+    }
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.command(&["reload", "--break-connections"]).unwrap();
+    let add = |sources: &[&str]| {
+        let mut words = vec!["backend", "add", "web4", "b3", "10.77.2.4", "--port", "8080"];
+        for source in sources {
+            words.extend(["--nat-source", *source]);
+        }
+        balancer.command(&words).map_err(|error| error.to_string())
+    };
+    for (sources, why) in [
+        (&["10.77.0.77"][..], "10.77.0.77 is not one of balancer.nat_sources"),
+        (&["fd77::2"], "fd77::2 is not of the family of the backend's address"),
+        (&["10.77.0.2", "10.77.0.2"], "do not stand one after the other"),
+    ] {
+        let refused = add(sources).expect_err(why);
+        assert!(refused.contains(why), "{refused}");
+    }
+    add(&["10.77.0.2"]).unwrap();
+    common::eventually("it serves", || {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b3")["check"]["up"] == true
+    });
+    let mut held = common::hold(&lab, WEB4, 80);
+    assert!(common::spread(&held).contains_key("b3"), "{:?}", common::spread(&held));
+    balancer.kill();
+    balancer.launch().unwrap();
+    let status = balancer.status().unwrap();
+    assert_eq!(status["resumed"], true);
+    let own = &common::backend(common::service(&status, "web4"), "b3")["nat_sources"];
+    assert_eq!(*own, serde_json::json!(["10.77.0.2"]));
+    common::assert_unbroken(&mut held, "with a control plane again", &balancer);
+    held.extend(common::hold(&lab, WEB4, 80));
+    common::assert_unbroken(&mut held, "all have a source that is reached", &balancer);
+    let status = balancer.status().unwrap();
+    let sources = status["nat_sources"].as_array().expect("there are three");
+    let nobodys = sources.iter().find(|one| one["address"] == "10.99.0.1").expect("it is shown");
+    assert!(nobodys["open"] == 0 && nobodys["opening"] == 0, "{nobodys}");
 }
 
 /// What does not go together is said, with its line.

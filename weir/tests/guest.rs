@@ -17,12 +17,16 @@ use common::hops::{Way, is_as_promised};
 use common::{WEB4, WEB6, WEIR, dropped};
 use weir_lab::topology::{BOND, Bond, Receivers, Topology};
 use weir_lab::traffic::Mix;
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Traffic, TrafficSpec};
+use weir_lab::{
+    AgentSpec, Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Traffic, TrafficSpec,
+};
 
 /// Connections of each kind of traffic that come and go, and those that are held.
 const TRAFFIC: usize = 24;
 const HELD: usize = 24;
 const BACKENDS: usize = 4;
+/// The methods beside concury, which is what tests are about that name none.
+const OTHERS: [&str; 5] = ["tracked", "jet", "residue", "cheetah", "cheetah-stateful"];
 
 /// What `weir` says with the balancer's configuration; it is to succeed.
 fn says(lab: &Lab, balancer: &Balancer, verb: &str) -> String {
@@ -36,14 +40,18 @@ fn says(lab: &Lab, balancer: &Balancer, verb: &str) -> String {
 /// Connections come, go and stay while a backend joins, one drains and the control plane is killed; nothing
 /// breaks. `meddle` does what else may happen on the way.
 fn unbroken(lab: &LabSpec, balancer: BalancerSpec, meddle: impl Fn(&Lab)) -> (Arc<Lab>, Balancer) {
-    let what = format!("{} {}", lab.topology.name(), balancer.service_lines.replace('\n', ", "));
+    let lines = balancer.service_lines.replace('\n', ", ");
+    let what = format!("{} {} {lines}", lab.topology.name(), balancer.method);
+    // With jet a backend that has joined gets nothing for longer than connections are silent.
+    let waits = balancer.method == "jet";
     let seed = common::seed();
     let lab = common::lab_of(lab.clone());
     let balancer = common::start_spec(&lab, BalancerSpec { pool: BACKENDS - 1, ..balancer });
     let spec = TrafficSpec {
         seed,
         connections: TRAFFIC,
-        mix: Mix { keepalive: 0.4, download: 0.0, short: 0.4, udp: 0.2, quic: 0.0 },
+        mix: Mix { keepalive: 0.4, upload: 0.05, short: 0.35, udp: 0.2, ..Mix::NONE },
+        upload_bytes: 128 << 10,
         timeout: common::PATIENCE,
         detection: common::PATIENCE,
         udp_timeout: Duration::from_secs(10),
@@ -58,7 +66,7 @@ fn unbroken(lab: &LabSpec, balancer: BalancerSpec, meddle: impl Fn(&Lab)) -> (Ar
     common::assert_unbroken(&mut held, "after a backend drains", &balancer);
     common::kill_and_launch(&lab, &balancer, &mut held, "with a control plane again");
     balancer.undrain(0).unwrap();
-    for to in [WEB4, WEB6] {
+    for to in [WEB4, WEB6].into_iter().filter(|_| !waits) {
         common::reach_all(&lab, to, BACKENDS);
     }
     // Next hops are asked for again.
@@ -95,6 +103,35 @@ fn backends_are_in_vlans_of_one_interface() {
     let doctor = says(&lab, &balancer, "doctor");
     for words in ["on eth0.2, tagged 2", "on eth0.3, tagged 3", "on eth0.4, tagged 4"] {
         assert!(doctor.contains(words), "{words}: {doctor}");
+    }
+}
+
+/// The same with another method. Where answers do not pass the balancer, the backends write cookies.
+fn unbroken_with(method: &str, topology: Topology) {
+    let _alone = common::alone();
+    let by_agents = method.starts_with("cheetah") && topology != Topology::Vlan;
+    let agent = by_agents.then(|| AgentSpec::new(WEIR));
+    let service_lines = if by_agents { "answers = \"backend\"" } else { "" };
+    let balancer = BalancerSpec {
+        method: method.into(),
+        service_lines: service_lines.into(),
+        ..BalancerSpec::new(WEIR, BACKENDS)
+    };
+    unbroken(&LabSpec { agent, ..of(topology) }, balancer, |_| ());
+}
+
+#[test]
+fn every_method_leads_to_backends_in_vlans() {
+    for method in OTHERS {
+        unbroken_with(method, Topology::Vlan);
+    }
+}
+
+/// Each by one mode: a bond takes a frame, whoever has decided it.
+#[test]
+fn every_method_leads_to_backends_by_a_bond() {
+    for (method, bond) in OTHERS.into_iter().zip(Bond::ALL.into_iter().cycle()) {
+        unbroken_with(method, Topology::Bond(bond));
     }
 }
 

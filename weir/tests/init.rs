@@ -242,12 +242,16 @@ impl Drop for Machine {
 fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     let world = World::new();
     let machine = Machine::clean(&world.balancer);
+    let early = machine.command(WEIR).arg("run").output().unwrap();
+    let said = stderr(&early);
+    assert_eq!(early.status.code(), Some(1), "{said}");
+    assert!(said.contains("/etc/weir/weir.toml") && said.contains("weir init"), "{said}");
     let line = "init --nat --vip 10.60.0.100 --backend 10.61.0.11:8080 --backend 10.61.0.12:8080 --prepare";
     let made = machine.command(WEIR).args(line.split(' ')).output().unwrap();
     assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
     let log = fs::File::create(world.folder.path().join("log")).unwrap();
     let mut run = machine.command(WEIR);
-    run.args(["run", "--config", "/etc/weir/weir.toml"]).stdin(Stdio::null()).stderr(log);
+    run.arg("run").stdin(Stdio::null()).stderr(log);
     let mut run = run.spawn().unwrap();
     let mut seen = std::collections::BTreeSet::new();
     eventually("both backends answer", || {
@@ -332,6 +336,17 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
     ] {
         assert!(text.contains(own), "{own}: {text}");
     }
+    // The file is written whether anybody takes the words about it or not.
+    let written = world.folder.path().join("closed.toml");
+    let line = format!(
+        "exec {WEIR} init --vip 10.60.0.100 --backend 10.61.0.11 --output {} >&-",
+        written.display()
+    );
+    let mut shell = world.balancer.command("sh").unwrap();
+    let output = shell.args(["-c", &line]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("it is done all the same: ") && written.exists(), "{said}");
     // The address of a network that is not ours comes by a router.
     world.balancer.ip("route add default via 10.60.0.2").unwrap();
     let (code, text, said) = init(&[["--vip", "198.51.100.7:443"], near].concat());

@@ -96,19 +96,28 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         balancer.command(&["explain", "tcp", "10.77.1.1:4000", "10.77.0.100:80"]).unwrap();
     assert!(explained.contains("10.77.0.100 becomes 10.77.2."), "{explained}");
     assert!(explained.contains(" port 8080, and 10.77.0.100 again in answers"), "{explained}");
-    // And of the way back.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json").display().to_string();
+    balancer.command(&["snapshot", "--output", &file]).unwrap();
+    // And of the way back; also by a snapshot.
     for (from, to, becomes, service) in [
         ("10.77.2.1:8080", "10.77.1.1:4000", "10.77.0.100:80", "web4"),
         ("[fd77::2:1]:8080", "[fd77::1:1]:4000", "[fd77::100]:80", "web6"),
     ] {
-        let explained = balancer.command(&["explain", "tcp", from, to]).unwrap();
+        let flow = ["explain", "tcp", from, to];
+        let explained = balancer.command(&flow).unwrap();
         for words in
             [format!("{from} becomes {becomes}"), format!("an answer of nat of service {service}:")]
         {
             assert!(explained.contains(&words), "{words}: {explained}");
         }
+        let offline = balancer.command(&[&flow[..], &["--snapshot", &file]].concat()).unwrap();
+        assert_eq!(offline, explained);
     }
     let other = balancer.command(&["explain", "tcp", "10.77.2.1:8081", "10.77.1.1:4000"]).unwrap();
+    assert!(other.contains("left to the kernel") && !other.contains("answer"), "{other}");
+    let flow = ["explain", "tcp", "10.77.2.1:8081", "10.77.1.1:4000", "--snapshot", &file];
+    let other = balancer.command(&flow).unwrap();
     assert!(other.contains("left to the kernel") && !other.contains("answer"), "{other}");
     let shown = balancer.command(&["status"]).unwrap();
     for words in

@@ -140,6 +140,55 @@ fn an_output_that_is_closed_is_an_error() {
     }
 }
 
+/// What a command was to write is there, whoever takes the words about it.
+#[test]
+fn a_file_that_is_written_is_so_whether_the_output_takes_the_words_or_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ipvs = directory.path().join("ipvs");
+    std::fs::write(&ipvs, "-A -t 192.0.2.1:80\n-a -t 192.0.2.1:80 -r 192.0.2.11:80 -g\n")
+        .expect("writing what ipvsadm says");
+    for (number, end) in [">&-", ">/dev/full"].into_iter().enumerate() {
+        let at = directory.path().join(number.to_string());
+        let (pki, config) = (at.join("pki"), at.join("weir.toml"));
+        std::fs::create_dir(&at).expect("a directory");
+        let (pki, to) = (pki.display(), config.display());
+        for (line, made, done) in [
+            (format!("pki init --directory {pki}"), "pki/ca.pem", "ca.key: until "),
+            (
+                format!("pki issue b1 --role agent --address 192.0.2.11 --directory {pki}"),
+                "pki/b1.pem",
+                "b1.key: until ",
+            ),
+            (
+                format!("import {} --from ipvsadm --interface lan0 --output {to}", ipvs.display()),
+                "weir.toml",
+                "weir.toml written: 1 services with 1 backends",
+            ),
+        ] {
+            let script = format!("exec {WEIR} {line} {end}");
+            let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{line} {end}: {text}");
+            let said = text.contains("it is done all the same: ") && text.contains(done);
+            assert!(said, "{line} {end}: {text}");
+            assert!(at.join(made).exists(), "{line} {end}");
+        }
+    }
+    let config = directory.path().join("weir.toml");
+    let output = unread(&[
+        "import",
+        ipvs.to_str().expect("a name"),
+        "--output",
+        config.to_str().expect("a name"),
+    ]);
+    assert_eq!(output.status.code(), Some(READER_GONE), "{output:?}");
+    assert!(config.exists());
+    // Where the output is to have it, nothing is done without it.
+    let script = format!("exec {WEIR} import {} >&-", ipvs.display());
+    let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
 /// Answers each request at a socket with the same text.
 fn answer_at(path: &Path, times: usize, body: &'static str) -> thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).expect("a socket");

@@ -141,3 +141,58 @@ fn nobody_is_told_who_is_not_to_be() {
     assert!(outcome(&status, "untold", "dropped") > 0, "{}", status["outcomes"]);
     assert_eq!(outcome(&status, "too_big_told", "dropped"), 0);
 }
+
+/// What `weir lab` says of a network with a link of 1,400 bytes before the backends; it is to be good.
+fn lab_with_a_link(options: &[&str]) -> Value {
+    let _alone = common::alone();
+    let (seed, mtu) = (common::seed().to_string(), MTU.to_string());
+    let plain = ["lab", "--json", "--seed", &seed, "--link-mtu", &mtu, "--backends", "4"];
+    let amount = ["--connections", "300", "--duration", "5s", "--patience", "20s"];
+    let said = common::weir(&[&plain[..], &amount, &["--limit", "15m"], options].concat());
+    let report = common::stdout(&said);
+    let report: Value =
+        serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
+    let fault = common::stderr(&said).lines().last().unwrap_or_default().to_owned();
+    assert!(said.status.success(), "{report:#}\n{fault}");
+    assert_eq!(report["traffic"]["broken"], 0, "{report:#}");
+    report
+}
+
+/// Of a kind of connections so many.
+fn of_kind(report: &Value, kind: &str, what: &str) -> u64 {
+    let kinds = report["traffic"]["kinds"].as_array().unwrap();
+    let found = kinds.iter().find(|one| one["kind"] == kind).unwrap();
+    found[what].as_u64().unwrap()
+}
+
+/// Uploads meet the link in tunnels, downloads as they are: the router tells the balancer of the ones, which tells
+/// clients, and of the others the balancer tells backends.
+#[test]
+fn long_connections_go_over_a_narrow_link_that_senders_are_told_of() {
+    let report = lab_with_a_link(&["--forward", "ipip"]);
+    for kind in ["download", "upload"] {
+        assert!(of_kind(&report, kind, "completed") >= 3, "{report:#}");
+    }
+    for whom in ["balancer", "clients"] {
+        assert!(report["told"][whom].as_u64() > Some(0), "{}", report["told"]);
+    }
+}
+
+/// Whoever filters ICMP has what the messages are for: short connections go on, long ones stand still.
+#[test]
+fn long_connections_stand_still_where_nobody_is_told() {
+    // So many that there are downloads among them.
+    let report = lab_with_a_link(&["--forward", "gue", "--link-silent", "--total", "1500"]);
+    assert_eq!(of_kind(&report, "download", "completed"), 0, "{report:#}");
+    assert!(of_kind(&report, "download", "broken_unpromised") > 0, "{report:#}");
+    assert!(of_kind(&report, "short", "completed") > 0, "{report:#}");
+}
+
+/// Unless SYNs and SYN+ACKs ask for segments that fit.
+#[test]
+fn smaller_segments_go_where_nobody_is_told() {
+    let report = lab_with_a_link(&["--forward", "fullnat", "--link-silent", "--mss", "1340"]);
+    for kind in ["download", "upload"] {
+        assert!(of_kind(&report, kind, "completed") >= 3, "{report:#}");
+    }
+}

@@ -18,8 +18,9 @@ const CONCURRENT: usize = 5000;
 const CHANGES: u64 = 60;
 /// Connections of a kind that complete, at least.
 fn completed() -> Vec<(Kind, u64)> {
-    let kinds = [Kind::Keepalive, Kind::Download, Kind::Short, Kind::Udp];
-    kinds.map(|kind| (kind, if kind == Kind::Download { 10 } else { 500 })).into()
+    let kinds = [Kind::Keepalive, Kind::Download, Kind::Upload, Kind::Short, Kind::Udp];
+    let few = |kind| matches!(kind, Kind::Download | Kind::Upload);
+    kinds.map(|kind| (kind, if few(kind) { 10 } else { 500 })).into()
 }
 
 fn unbroken_by_churn(method: &str, topology: Topology) {
@@ -39,6 +40,7 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
     spec.balancer.service_lines = lines.into();
     spec.lab.topology = topology;
     spec.lab.big_bytes = 3 << 20;
+    spec.traffic.upload_bytes = 2 << 20;
     // A machine that is busy with other things takes longer to make the same, to answer, and to
     // notice a death. (That nothing new goes to a backend that is known to be down is shown
     // elsewhere, without a clock.)
@@ -54,7 +56,8 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
         ..Goals::default()
     };
     spec.traffic.connections = CONCURRENT + 500;
-    spec.traffic.mix = Mix { keepalive: 0.55, download: 0.01, short: 0.3, udp: 0.14, quic: 0.0 };
+    spec.traffic.mix =
+        Mix { keepalive: 0.55, download: 0.01, upload: 0.01, short: 0.29, udp: 0.14, quic: 0.0 };
     spec.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
     spec.churn.settle = Duration::from_millis(2500);
 

@@ -4,6 +4,7 @@
 mod common;
 
 use common::WEB4;
+use libbpf_rs::query::LinkTypeInfo;
 use serde_json::Value;
 use std::fs;
 use std::thread;
@@ -290,6 +291,43 @@ fn what_is_renamed_goes_on_and_what_is_gone_keeps_no_start() {
     write("\"odd\"", "\"odd\", \"add\"");
     let said = common::try_command(&balancer, "reload").unwrap_err();
     assert!(said.contains("interface add: not found"), "{said}");
+}
+
+/// Each pin has the name of the interface that its link is on, also where interfaces have changed names in a ring while
+/// one of them had no pin.
+#[test]
+fn pins_follow_interfaces_that_swap_names() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let names = ["one", "two", "three"];
+    for name in names {
+        let lines = format!("link add {name} type veth peer name {name}-end\nlink set {name} up");
+        lab.balancer().ip(&lines).unwrap();
+    }
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let four = text.replace("[\"eth0\"]", "[\"eth0\", \"one\", \"two\", \"three\"]");
+    assert_ne!(four, text);
+    fs::write(balancer.config(), four).unwrap();
+    common::command(&balancer, "reload");
+    let is_led = |name: &str| {
+        let interface = lab.balancer().enter(|| weir_dataplane::Interface::find(name).unwrap());
+        let index = interface.unwrap().index;
+        let link = libbpf_rs::Link::open(balancer.pins().join(format!("link-{name}")));
+        let info = link.and_then(|link| link.info()).map(|info| info.info);
+        matches!(info, Ok(LinkTypeInfo::Xdp(on)) if on.ifindex == index)
+    };
+    assert!(names.into_iter().all(is_led));
+    fs::remove_file(balancer.pins().join("link-one")).unwrap();
+    let ring = "link set one name aside\nlink set three name one\nlink set two name three\n\
+                link set aside name two";
+    lab.balancer().ip(ring).unwrap();
+    common::eventually("each pin leads to the interface of its name", || {
+        common::try_command(&balancer, "reload").is_ok() && names.into_iter().all(is_led)
+    });
+    assert_eq!(balancer.status().unwrap()["warnings"], serde_json::json!([]));
+    let log = common::log(&balancer);
+    assert!(!log.contains("File exists"), "{log}");
 }
 
 /// What a process says at its end, and what a start says that is refused, goes by what is there.

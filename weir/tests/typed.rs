@@ -51,7 +51,7 @@ static NOT_TYPED: [(&str, &str); 35] = [
     ),
     ("cargo test", "it is a part of what runs this"),
     ("cargo build", "minutes: scripts/test compiles the program without the laboratory"),
-    ("weir run ", "a start: every test has one, and p4-test one with a switch"),
+    ("weir run", "a start: every test has one, and p4-test one with a switch"),
     (
         "weir init ",
         "weir/tests/init.rs types it, in a network of its own, and runs what it has written",

@@ -1,6 +1,6 @@
 //! What an agent is asked for, and the doctor of a backend.
 
-use crate::Cli;
+use crate::{Cli, USUAL_FILE};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use std::net::IpAddr;
@@ -307,7 +307,7 @@ impl BackendOptions {
         if !(vips.is_empty() && interfaces.is_empty() && forward.is_empty() && from.is_empty()) {
             usage("--vip, --interface, --forward and --from go with --backend");
         }
-        config.unwrap_or_else(|| usage("give the configuration file with --config"))
+        config.unwrap_or_else(|| USUAL_FILE.into())
     }
 }
 

@@ -65,6 +65,18 @@ pub struct LabOptions {
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
+    /// The link between the router and the backends takes packets of so many bytes only, both ways; with --forward ipip,
+    /// gue, fou, gre or fullnat, or --topology dual.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(i64::from(weir_lab::LEAST_MTU)..i64::from(weir_lab::USUAL_MTU)))]
+    pub link_mtu: Option<u32>,
+    /// What is larger is lost at that link without a word, as behind a filter of ICMP. Long connections stand still then,
+    /// and are counted apart.
+    #[arg(long, requires = "link_mtu")]
+    pub link_silent: bool,
+    /// The largest segments that SYNs to a service may ask for, and SYN+ACKs that pass the balancer
+    /// (docs/forwarding.md, Smaller segments).
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(536..=1460))]
+    pub mss: Option<u32>,
     /// What decides packets: kernel, af-xdp, dpdk (docs/planes.md) or p4 (docs/p4.md).
     #[arg(long, value_name = "PLANE", value_parser = plane_kind, default_value = "kernel")]
     pub plane: PlaneKind,
@@ -72,6 +84,10 @@ pub struct LabOptions {
     /// (docs/hnlb.md): of a sound card, or of one that does everything wrong that a card may.
     #[arg(long, value_name = "PROFILE", value_parser = ["sound", "hostile"])]
     pub offload: Option<String>,
+    /// Whose rules: of a card of memory, or of one that a program plays in the kernel, at the switch's end of the
+    /// balancer's interface, which has 16 queues then.
+    #[arg(long, value_name = "CARD", requires = "offload", value_parser = ["emulated", "emulated-veth"], default_value = "emulated")]
+    pub card: String,
     /// Rules that the card has room for: 2048 if it is not given; a few are soon all in use.
     #[arg(long, value_name = "N", requires = "offload", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub rules: Option<u32>,

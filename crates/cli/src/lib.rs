@@ -86,13 +86,16 @@ pub enum AnnounceVerb {
     /// goes on without it; who wants that announced does not run this.
     Guard {
         /// The configuration file.
-        #[arg(long, default_value = "/etc/weir/weir.toml")]
+        #[arg(long, default_value = USUAL_FILE)]
         config: PathBuf,
         /// For how long it must not have answered.
         #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
         after: Duration,
     },
 }
+
+/// The configuration file if no other one is named.
+pub const USUAL_FILE: &str = "/etc/weir/weir.toml";
 
 /// Where an instance is talked to if nothing else is said.
 pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
@@ -129,6 +132,20 @@ impl Expected {
     pub fn of(self, path: &str) -> String {
         self.expect.map_or_else(|| path.to_owned(), |number| format!("{path}?expect={number}"))
     }
+}
+
+/// How a file is put in force.
+#[derive(Args)]
+pub struct ChangeOptions {
+    /// Whom to talk to.
+    #[command(flatten)]
+    pub instance: Instance,
+    /// Follow the file also where that breaks connections, and say how many.
+    #[arg(long)]
+    pub break_connections: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How to look at packets.
@@ -221,8 +238,8 @@ pub struct UserPlaneOptions {
     /// Open the ports of DPDK, say what is wrong, and end.
     #[arg(long)]
     pub probe: bool,
-    /// Whose rules lead known connections: "emulated" or "ntuple". Without it, nobody's.
-    #[arg(long, value_name = "CARD", value_parser = ["emulated", "ntuple"])]
+    /// Whose rules lead known connections: "emulated", "emulated-veth", "ntuple" or "rte_flow". Without it, nobody's.
+    #[arg(long, value_name = "CARD", value_parser = ["emulated", "emulated-veth", "ntuple", "rte_flow"])]
     pub offload: Option<String>,
     /// Rules at a time.
     #[arg(long, default_value_t = 2048)]
@@ -246,8 +263,8 @@ pub struct UserPlaneOptions {
 pub enum Verb {
     /// Run the balancer. When it ends, forwarding goes on; started again, it resumes.
     Run {
-        /// The configuration file.
-        #[arg(long)]
+        /// The configuration file; `weir init` writes one.
+        #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
         config: PathBuf,
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
@@ -278,7 +295,7 @@ pub enum Verb {
     /// host; an interface that this host has not is told.
     Check {
         /// The configuration file; - for the standard input.
-        #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]
+        #[arg(default_value = USUAL_FILE, conflicts_with = "config")]
         file: PathBuf,
         /// The same.
         #[arg(long, value_name = "FILE")]
@@ -414,18 +431,12 @@ pub enum Verb {
     Apply {
         /// The file; - for the standard input.
         file: PathBuf,
-        /// Whom to talk to.
-        #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
         /// Refuse it if the last change of the file has another number (weir history).
         #[arg(long, value_name = "NUMBER")]
         expect: Option<u64>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        /// How.
+        #[command(flatten)]
+        options: ChangeOptions,
     },
     /// Go back to the file before, or to that of an earlier change.
     Rollback {
@@ -435,15 +446,9 @@ pub enum Verb {
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,
-        /// Whom to talk to.
+        /// How.
         #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        options: ChangeOptions,
     },
     /// Show what was changed, when, by whom, and what that did to connections; and whether the instance
     /// differs from its file.
@@ -512,15 +517,9 @@ pub enum Verb {
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,
-        /// Whom to talk to.
+        /// How.
         #[command(flatten)]
-        instance: Instance,
-        /// Follow the file also where that breaks connections, and say how many.
-        #[arg(long)]
-        break_connections: bool,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        options: ChangeOptions,
     },
     /// Print the JSON Schema of the configuration file, for editors; or the description of the API.
     Schema {
@@ -610,7 +609,7 @@ pub struct InitOptions {
     #[arg(long = "interface", value_name = "INTERFACE")]
     pub interfaces: Vec<String>,
     /// Where the configuration goes; - for the standard output.
-    #[arg(long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     pub output: PathBuf,
     /// Also give this host what it lacks, until it is restarted: the service's address, forwarding.
     #[arg(long)]
@@ -654,6 +653,10 @@ pub enum BackendVerb {
         /// Its weight.
         #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
+        /// Of balancer.nat_sources, one that its connections come from, of a service with forward = "fullnat", as
+        /// often as there are some; without it, all of its family.
+        #[arg(long = "nat-source", value_name = "ADDRESS")]
+        nat_sources: Vec<IpAddr>,
         /// What the instance must be like.
         #[command(flatten)]
         expected: Expected,

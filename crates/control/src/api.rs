@@ -84,6 +84,9 @@ pub struct NewBackend {
     /// Share of the new connections, 0 to 65,535; 0 gets none.
     #[serde(default = "one")]
     pub weight: u16,
+    /// Under full NAT, those of balancer.nat_sources that its connections come from; else all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
 }
 
 fn one() -> u16 {
@@ -191,6 +194,9 @@ pub struct WantedBackend {
     /// Gets no new connection, and keeps those that it has.
     #[serde(default)]
     pub drain: bool,
+    /// Under full NAT, those of balancer.nat_sources that its connections come from; else all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
 }
 
 /// What every change may expect.
@@ -443,8 +449,8 @@ async fn add(
     Path(service): Path<String>,
     Input(new): Input<NewBackend>,
 ) -> Reply<Answer> {
-    let NewBackend { name, address, port, weight } = new;
-    let backend = Backend { name, address, port, weight, drain: false, backup: false };
+    let NewBackend { name, address, port, weight, nat_sources } = new;
+    let backend = Backend { name, address, port, weight, drain: false, backup: false, nat_sources };
     change(&engine, from, |reply| Command::Add(service, backend, reply)).await
 }
 
@@ -605,9 +611,9 @@ async fn set(
     Path((service, name)): Path<(String, String)>,
     Input(wanted): Input<WantedBackend>,
 ) -> Reply<Answer> {
-    let WantedBackend { address, port, weight, drain } = wanted;
+    let WantedBackend { address, port, weight, drain, nat_sources } = wanted;
     may_be_called(&name)?;
-    let backend = Backend { name, address, port, weight, drain, backup: false };
+    let backend = Backend { name, address, port, weight, drain, backup: false, nat_sources };
     change(&engine, from, |reply| Command::Set(service, backend, reply)).await
 }
 

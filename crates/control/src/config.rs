@@ -302,15 +302,30 @@ pub enum RuleCard {
     Emulated,
     /// The card of the balancer's interface, by the kernel's ntuple interface; over AF_XDP.
     Ntuple,
+    /// DPDK's devices, by `rte_flow`.
+    RteFlow,
+    /// A card that a program plays at the far end of the balancer's interface, a veth device; over AF_XDP.
+    #[serde(rename = "emulated-veth")]
+    EmulatedVeth,
 }
 
 impl RuleCard {
     /// All, as the configuration names them.
-    pub const ALL: [(&str, Self); 2] = [("emulated", Self::Emulated), ("ntuple", Self::Ntuple)];
+    pub const ALL: [(&str, Self); 4] = [
+        ("emulated", Self::Emulated),
+        ("ntuple", Self::Ntuple),
+        ("rte_flow", Self::RteFlow),
+        ("emulated-veth", Self::EmulatedVeth),
+    ];
 
     /// As the configuration names it.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, card)| *card == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it is emulated, and so behaves as it is told.
+    pub fn is_emulated(self) -> bool {
+        matches!(self, Self::Emulated | Self::EmulatedVeth)
     }
 }
 
@@ -539,10 +554,6 @@ pub struct Service {
     /// When backends are in maintenance, of those that are, by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub maintenance: BTreeMap<String, Vec<Window>>,
-    /// Under full NAT, which of the balancer's sources packets to a backend get, of those that do not get all, by
-    /// their names.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nat_sources: BTreeMap<String, Vec<IpAddr>>,
     /// The backends, in the order of the file; at least one, if none is looked up.
     pub backends: Vec<Backend>,
     /// Where others are looked up.
@@ -738,6 +749,9 @@ pub struct Backend {
     /// Gets new connections only while no other is up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
+    /// Under full NAT, which of the balancer's sources its packets get; none: all of its family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
 }
 
 impl Backend {

@@ -2,7 +2,7 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::{Agents as AgentsAt, Config, PlaneKind};
+use crate::config::{Agents as AgentsAt, Config, ConfigError, PlaneKind};
 use crate::discovery;
 use crate::engine::{
     Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Starting,
@@ -15,6 +15,7 @@ use crate::metrics;
 use crate::neigh;
 use crate::notify;
 use crate::tables::Shelf;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
@@ -50,7 +51,7 @@ pub async fn run(
     plane: Option<PlaneKind>,
 ) -> anyhow::Result<()> {
     spare_memory();
-    let (config, instead) = last_good::load(config_path, plane)?;
+    let (config, instead) = last_good::load(config_path, plane).map_err(to_be_made)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
     let (kind, name) = (config.balancer.plane, config.balancer.name.clone());
     raise_limits();
@@ -294,6 +295,14 @@ fn flatten(
     result: Result<Result<(), EngineError>, oneshot::error::RecvError>,
 ) -> anyhow::Result<()> {
     Ok(result.map_err(|_| anyhow::anyhow!("the engine ended unexpectedly"))??)
+}
+
+/// A first start may be before there is a file.
+fn to_be_made(error: ConfigError) -> anyhow::Error {
+    let gone =
+        matches!(&error, ConfigError::Read { source, .. } if source.kind() == ErrorKind::NotFound);
+    let error = anyhow::Error::from(error);
+    if gone { error.context("there is no file to run by; `weir init` writes one") } else { error }
 }
 
 async fn reload(engine: Sender) {

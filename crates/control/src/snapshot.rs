@@ -2,11 +2,11 @@
 //! where a flow goes by the tables in it, without the balancer (docs/snapshot.md).
 
 use crate::api::FlowRequest;
-use crate::config::Config;
+use crate::config::{Config, Forward};
 use crate::doctor::{self, DoctorInput};
 use crate::engine::{
-    BackendStatus, Event, Explanation, HistoryReport, Inside, ServiceStatus, Status, TableSnapshot,
-    decode_table,
+    BackendStatus, Event, Explanation, HistoryReport, Inside, NatSourceStatus, ServiceStatus,
+    Status, TableSnapshot, decode_table,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use weir_steering::{
     BackendId, Decide, Decision, Image, Note, Question, Recall, Rehearsal, ServiceId, Signals, Why,
     ask,
 };
-use weir_wire::{FlowKey, Protocol};
+use weir_wire::{FlowKey, Protocol, unmap_address};
 
 /// What a file begins with, and another program looks for.
 pub const FORMAT: &str = "weir snapshot 1";
@@ -204,10 +204,7 @@ impl Snapshot {
         let flow = FlowKey::new(request.source, request.destination, protocol);
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
         let Some((service, salt)) = self.service_of(&flow) else {
-            said.why =
-                "no service was configured at this destination; its packets were left to the \
-                        kernel"
-                    .into();
+            self.explain_answer(&flow, &mut said);
             return Ok(said);
         };
         said.service = Some(service.name.clone());
@@ -226,6 +223,39 @@ impl Snapshot {
             said.source = Some("its lists of sources are not in the snapshot".into());
         }
         Ok(said)
+    }
+
+    /// What became of packets to where no service was: those of backends may be translated.
+    fn explain_answer(&self, flow: &FlowKey, said: &mut Explanation) {
+        let (source, to) = (unmap_address(&flow.src), unmap_address(&flow.dst));
+        let is_source = |one: &NatSourceStatus| {
+            one.address == to && (one.ports.0..=one.ports.1).contains(&flow.dst_port)
+        };
+        if flow.protocol != Protocol::Sctp && self.status.nat_sources.iter().any(is_source) {
+            said.is_for_full_nat();
+            return;
+        }
+        let is_answer = |service: &ServiceStatus, backend: &BackendStatus| {
+            // Of a service of any port they may come from any.
+            let port = service.port.map(|port| backend.port.unwrap_or(port));
+            backend.address == source && port.is_none_or(|port| port == flow.src_port)
+        };
+        let translated = self.status.services.iter().filter(|service| {
+            service.forward == Forward::Nat.name()
+                && service.protocol.parse::<Protocol>().is_ok_and(|one| one == flow.protocol)
+                && service.backends.iter().any(|backend| is_answer(service, backend))
+        });
+        // Whose port it is goes before who takes any.
+        let Some(service) = translated.max_by_key(|service| service.port.is_some()) else {
+            said.why = "no service was configured at this destination; its packets were left to \
+                        the kernel"
+                .into();
+            return;
+        };
+        let becomes = (service.vip, service.port.unwrap_or(flow.src_port));
+        let source = (source, flow.src_port);
+        let whose = (service.name.as_str(), service.method.as_str());
+        said.is_answer(whose, source.into(), becomes.into());
     }
 
     /// The service that takes a flow's packets, and what the flow's state is told apart by.

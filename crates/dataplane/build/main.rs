@@ -27,7 +27,9 @@ fn main() {
     write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
     compiler.tell();
-    for name in ["weir", "guard", "hold", "hops", "lost", "bench", "crypto", "xsk", "front"] {
+    let names =
+        ["weir", "guard", "hold", "hops", "lost", "bench", "crypto", "xsk", "front", "card"];
+    for name in names {
         let object = out.join(format!("{name}.bpf.o"));
         compiler
             .builder(name, &object)

@@ -6,6 +6,7 @@
 
 mod abi;
 pub mod bench;
+pub mod card;
 mod entries;
 mod error;
 pub mod instructions;

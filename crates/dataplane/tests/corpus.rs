@@ -11,9 +11,13 @@ mod rules;
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use rand::SeedableRng;
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
 use weir_testbed::in_own_namespace;
 use world::Kernels;
 
@@ -165,39 +169,65 @@ fn rules_without_cases_name_their_tests() {
 fn every_mutation_applies() {
     let mut wrong = Vec::new();
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-    let sources = weir_dataplane::other::sources();
+    let (sources, files) = (weir_dataplane::other::sources(), format::files());
     for (at, mutation) in mutations::listed().into_iter().enumerate() {
         let number = at + 1;
         if let Err(error) = mutations::apply(&mutation, &mut sources.clone()) {
             wrong.push(format!("{number}. {}: {}: {error}", mutation.file, mutation.what));
         }
+        if let (Some(case), false) = (&mutation.case, mutation.names_a_case(&files)) {
+            let file = &mutation.file;
+            wrong.push(format!("{number}. {file}: {}: there is no case {case:?}", mutation.what));
+        }
         if let Some(first) = numbers.insert(mutation.what.clone(), number) {
             wrong.push(format!("{number}. {}: {first}. has these words, too", mutation.what));
         }
     }
-    assert!(numbers.len() >= 40, "only {} mutations", numbers.len());
+    assert!(numbers.len() >= TRIED, "only {} mutations", numbers.len());
     assert!(wrong.is_empty(), "corpus/mutations.toml:\n{}", wrong.join("\n"));
 }
 
-/// Each fault of corpus/mutations.toml is found by a case; without `WEIR_MUTATIONS=all` some of them.
+/// Faults that are tried whenever the tests run.
+const TRIED: usize = 40;
+
+/// The faults that are tried, by their places: all if `WEIR_MUTATIONS` says `all`, those in whose description it
+/// stands, or without it those that always are, and as many others as `WEIR_SEED` draws.
+fn chosen(all: &[mutations::Mutation]) -> Vec<usize> {
+    let only = std::env::var("WEIR_MUTATIONS").unwrap_or_default();
+    let places = 0..all.len();
+    match &*only {
+        "all" => places.collect(),
+        "" => {
+            let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+            let seed = given.unwrap_or_else(rand::random);
+            println!("WEIR_SEED={seed}");
+            let (mut chosen, others): (Vec<usize>, Vec<usize>) =
+                places.partition(|at| all[*at].always);
+            let more = TRIED.saturating_sub(chosen.len());
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            chosen.extend(others.choose_multiple(&mut rng, more));
+            chosen
+        }
+        words => places.filter(|at| all[*at].what.contains(words)).collect(),
+    }
+}
+
+/// Each fault of corpus/mutations.toml is found by a case; without `WEIR_MUTATIONS=all` forty of them, others in
+/// each run. Every processor has one to compile and to load.
 #[test]
 fn every_mutation_is_found() {
-    let only = std::env::var("WEIR_MUTATIONS").unwrap_or_default();
-    in_own_namespace(|| {
-        let files = format::files();
-        let all = mutations::listed();
-        let mut wrong = Vec::new();
-        for (number, mutation) in all.iter().enumerate() {
-            if !(only == "all"
-                || mutation.always
-                || !only.is_empty() && mutation.what.contains(&only))
-            {
-                continue;
-            }
+    let (files, all) = (format::files(), mutations::listed());
+    let chosen = chosen(&all);
+    assert!(!chosen.is_empty(), "no mutation is described so");
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        stay_on_one_cpu();
+        while let Some(&at) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mutation = &all[at];
             let begin = Instant::now();
-            let found = mutations::find(mutation, &files);
+            let found = mutations::find(mutation, &files, &format!("mutation-{at}"));
             let seconds = begin.elapsed().as_secs();
-            let what = format!("{}. {}: {}", number + 1, mutation.file, mutation.what);
+            let what = format!("{}. {}: {}", at + 1, mutation.file, mutation.what);
             match found {
                 Ok(by) => println!(
                     "{what}: found in {seconds} s: {}",
@@ -206,11 +236,18 @@ fn every_mutation_is_found() {
                 Err(error) => {
                     let error: String = error.chars().take(2000).collect();
                     println!("{what}: NOT FOUND: {error}");
-                    wrong.push(format!("{what}: {error}"));
+                    wrong.lock().expect("nobody panicked").push(format!("{what}: {error}"));
                 }
             }
         }
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    })
-    .expect("needs root");
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| in_own_namespace(work).expect("needs root"));
+        }
+    });
+    let wrong = wrong.into_inner().expect("nobody panicked");
+    println!("{} mutations, {} not found", chosen.len(), wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

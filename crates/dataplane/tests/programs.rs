@@ -16,7 +16,8 @@ macro_rules! object {
 type Alone = ((&'static str, &'static [u8]), [u32; 2]);
 
 /// Those that are loaded as they are.
-const BY_THEMSELVES: [Alone; 5] = [
+const BY_THEMSELVES: [Alone; 6] = [
+    (object!("card"), [6, 1]),
     // Programs of netfilter.
     (object!("guard"), [6, 4]),
     (object!("hold"), [6, 1]),

@@ -5,11 +5,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
     setsockopt, socket, sockopt,
@@ -98,6 +100,64 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
         Some((message.header.index, local.or(address)?))
     };
     Ok(ask(question, NLM_F_DUMP)?.into_iter().filter_map(one).collect())
+}
+
+/// Where the far end of a veth device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FarEnd {
+    /// The number that it has in its network namespace.
+    pub index: u32,
+    /// The number that this namespace knows that one by; none: it is this one.
+    pub namespace: Option<i32>,
+}
+
+/// The far end of an interface of this network namespace; `None` if it is no veth device, or its far end is on the way
+/// to another namespace.
+///
+/// # Errors
+/// What the kernel says; that there is no such interface, for example.
+pub fn far_end(interface: u32) -> io::Result<Option<FarEnd>> {
+    let mut question = LinkMessage::default();
+    question.header.index = interface;
+    let answers = ask(RouteNetlinkMessage::GetLink(question), 0)?;
+    let link = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    });
+    let (mut veth, mut index, mut namespace) = (false, None, None);
+    for attribute in link.into_iter().flat_map(|link| link.attributes) {
+        match attribute {
+            LinkAttribute::Link(number) => index = Some(number),
+            LinkAttribute::LinkNetNsId(number) => namespace = Some(number),
+            LinkAttribute::LinkInfo(info) => {
+                veth = info.iter().any(|one| matches!(one, LinkInfo::Kind(InfoKind::Veth)));
+            }
+            _ => {}
+        }
+    }
+    let index = index.filter(|number| veth && *number != 0);
+    Ok(index.map(|index| FarEnd { index, namespace }))
+}
+
+/// The number that this network namespace knows another one by, if it does.
+///
+/// # Errors
+/// What the kernel says; that the descriptor is of no network namespace, for example.
+pub fn number_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let mut question = NsidMessage::default();
+    question.attributes.push(NsidAttribute::Fd(namespace.as_raw_fd() as u32));
+    let answers = ask(RouteNetlinkMessage::GetNsId(question), 0)?;
+    let number = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewNsId(found) => {
+            found.attributes.into_iter().find_map(|attribute| match attribute {
+                NsidAttribute::Id(number) => Some(number),
+                _ => None,
+            })
+        }
+        _ => None,
+    });
+    // -1: it has none.
+    Ok(number.filter(|number| *number >= 0))
 }
 
 /// The name of an interface, or its number if it is gone.

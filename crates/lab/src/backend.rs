@@ -1,4 +1,5 @@
-//! The servers of one backend: an nginx, a UDP echo server, and one of QUIC where a lab has them.
+//! The servers of one backend: an nginx with what takes uploads behind it, a UDP echo server, and one of QUIC where a
+//! lab has them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,6 +17,7 @@ use crate::events::PoolEvents;
 use crate::lab::LabSpec;
 use crate::quic::{Identity, QuicServer};
 use crate::topology::{self, Role, Topology};
+use crate::uploads::Uploads;
 use crate::work::Work;
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -46,10 +48,10 @@ pub struct Backend {
 #[derive(Debug)]
 struct Servers {
     nginx: Child,
-    /// Held for its drop.
+    /// Held for their drops.
     _echo: Echo,
-    /// Likewise.
     _quic: Option<QuicServer>,
+    _uploads: Uploads,
     work: Option<Work>,
 }
 
@@ -159,6 +161,7 @@ impl Backend {
             .as_ref()
             .map(|identity| QuicServer::start(&self.netns, &self.name, identity, &self.quic_ids()));
         let quic = quic.transpose()?;
+        let uploads = Uploads::start(&self.directory, &self.name)?;
         let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;
         nginx
@@ -174,7 +177,7 @@ impl Backend {
             process::kill(&mut nginx);
         }
         joined?;
-        *servers = Some(Servers { nginx, _echo: echo, _quic: quic, work });
+        *servers = Some(Servers { nginx, _echo: echo, _quic: quic, _uploads: uploads, work });
         Ok(())
     }
 
@@ -306,6 +309,12 @@ fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> St
             socket.display()
         );
     }
+    let _ = writeln!(
+        text,
+        "    location = /upload {{ proxy_pass http://unix:{}:; proxy_request_buffering off; \
+         client_max_body_size 0; client_body_timeout 1h; proxy_send_timeout 1h; proxy_read_timeout 1h; }}",
+        Uploads::socket(directory).display()
+    );
     let _ = write!(
         text,
         "    add_header X-Backend {name} always;\n    \

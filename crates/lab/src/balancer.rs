@@ -17,6 +17,7 @@ use crate::api;
 use crate::error::{Doing, Error, Result};
 use crate::fleet::Happening;
 use crate::lab::Lab;
+use crate::narrow::Told;
 use crate::quic;
 use crate::rules::Ruled;
 use crate::topology::{self, ECHO_PORT, QUIC_PORT, Topology, VIP4, VIP6, WEB_PORT};
@@ -180,6 +181,10 @@ pub trait PoolControl: Send + Sync {
     }
     /// What became of rules of a card so far; none if there are to be none, or nobody can be asked.
     fn ruled(&self) -> Option<Ruled> {
+        None
+    }
+    /// What was said so far of packets that are too large; none if nobody can be asked.
+    fn told(&self) -> Option<Told> {
         None
     }
     /// Says how loaded a backend is. Returns whether it is in the pool.
@@ -508,6 +513,10 @@ impl PoolControl for Balancer {
 
     fn ruled(&self) -> Option<Ruled> {
         Ruled::of(&self.socket())
+    }
+
+    fn told(&self) -> Option<Told> {
+        Told::of(&self.socket())
     }
 
     fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::fleet::{Fleet, Happening};
 use crate::lab::{Lab, LabSpec};
 use crate::loads::Loads;
+use crate::narrow::{Link, Told};
 use crate::rules::Ruled;
 use crate::scenario::{FloodKind, Floods, Scenario, Stress};
 use crate::shares::Shares;
@@ -190,6 +191,13 @@ pub struct DemoReport {
     pub flooded: BTreeMap<&'static str, u64>,
     /// What became of rules of a card, in a run that is about them.
     pub ruled: Option<Ruled>,
+    /// The link between the router and the backends, if it takes less than others.
+    pub link: Option<Link>,
+    /// Kinds of connections that can only stand still on it: nobody tells their senders, nor makes their segments
+    /// smaller. They are counted apart.
+    pub stalled: Vec<Kind>,
+    /// What was said of packets that are too large, if there is such a link.
+    pub told: Option<Told>,
     /// CPU loads of backends that the balancer was told and took; none if it was to be told none.
     pub loads_told: Option<u64>,
     /// How many new connections a backend got for each that its weight's share was, at the backend
@@ -238,7 +246,14 @@ impl DemoReport {
     pub fn fault_but_broken(&self) -> Option<String> {
         let totals = &self.traffic.totals;
         // Of few connections all may have sat on servers that were killed.
-        let idle = |kind: &&KindSnapshot| kind.started > kind.inevitable && kind.completed == 0;
+        let idle = |kind: &&KindSnapshot| {
+            let to_complete = !self.stalled.contains(&kind.kind);
+            to_complete && kind.started > kind.inevitable && kind.completed == 0
+        };
+        let flows = |kind: &KindSnapshot| {
+            let download = kind.kind == Kind::Download && self.stalled.contains(&kind.kind);
+            download && kind.started > kind.inevitable && kind.broken_unpromised == 0
+        };
         if self.interrupted {
             return Some("interrupted".into());
         }
@@ -262,6 +277,9 @@ impl DemoReport {
         }
         if let Some(about) = self.scenario.counted().filter(|_| totals.met == 0) {
             return Some(format!("no {about}"));
+        }
+        if totals.kinds.iter().any(flows) {
+            return Some("no download has stood still on a link that tells nobody".into());
         }
         if let Some(kind) = totals.kinds.iter().find(idle) {
             return Some(format!("no {} completed", kind.kind.name()));
@@ -328,11 +346,14 @@ impl DemoReport {
         for kind in totals.kinds.iter().filter(|kind| !kind.promised && kind.started > 0) {
             let _ = writeln!(
                 out,
-                "counted apart: {} of {} flows of {} broken, for which nothing is promised here (docs/fleet.md, \
-                 What a fleet keeps)",
+                "counted apart: {} of {} flows of {} broken, for which nothing is promised here ({})",
                 kind.broken_unpromised,
                 kind.completed + kind.inevitable + kind.broken + kind.broken_unpromised,
-                kind.kind.name()
+                kind.kind.name(),
+                match self.stalled.contains(&kind.kind) {
+                    true => "docs/lab.md, A narrow link",
+                    false => "docs/fleet.md, What a fleet keeps",
+                }
             );
         }
         if totals.moved > 0 {
@@ -392,6 +413,9 @@ impl DemoReport {
             totals.resent,
             self.imbalance.map_or("not known".into(), |ratio| format!("{ratio:.3}")),
         );
+        if totals.uploaded > 0 {
+            let _ = writeln!(out, "{} bytes of uploads came as they were sent", totals.uploaded);
+        }
         for (why, changes) in &self.churn.refused {
             let _ = writeln!(out, "{changes} changes refused at first, and made later: {why}");
         }
@@ -403,6 +427,9 @@ impl DemoReport {
         }
         if let Some(ruled) = &self.ruled {
             let _ = writeln!(out, "{}", ruled.words());
+        }
+        if let Some((told, link)) = self.told.zip(self.link) {
+            let _ = writeln!(out, "{}", told.words(link));
         }
         if let Some(told) = self.loads_told {
             let _ = writeln!(out, "{told} CPU loads told");
@@ -559,6 +586,8 @@ pub(crate) fn run_until<T>(
     stage.play("churn", Some(&churn), |_| !churn.is_done());
     let found = look();
     let ruled = look_at_rules();
+    let link = spec.lab.link;
+    let told = link.and_then(|_| happening.told());
     stress.end()?;
     floods.end()?;
     traffic.wind_down();
@@ -585,6 +614,12 @@ pub(crate) fn run_until<T>(
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
         ruled,
+        link,
+        stalled: match link {
+            Some(_) => spec.traffic.unpromised.clone(),
+            None => Vec::new(),
+        },
+        told,
         loads_told: loads.map(|loads| loads.told()),
         imbalance,
         noticed: noticed.map(|(median, longest)| [median, longest]),

@@ -15,6 +15,7 @@ use crate::bgp::Speaker;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
+use crate::narrow::{LEAST_MTU, Link, USUAL_MTU};
 use crate::quic::Identity;
 use crate::switch::{P4Switch, Program};
 use crate::topology::{
@@ -79,6 +80,9 @@ pub struct LabSpec {
     /// What a P4 switch runs whose ports the balancer's interfaces are, if there is one. The balancer has not the
     /// VIPs then, and forwards nothing: its own stack sees all frames, too, and is to let them be.
     pub switch: Option<Program>,
+    /// The link between the router and the backends, if it takes less than others; in topologies with a router
+    /// there.
+    pub link: Option<Link>,
 }
 
 impl Default for LabSpec {
@@ -103,6 +107,7 @@ impl Default for LabSpec {
             taps: false,
             queues: None,
             switch: None,
+            link: None,
         }
     }
 }
@@ -141,10 +146,32 @@ impl LabSpec {
             let wrong = format!("a P4 switch in the topology {}", self.topology.name());
             return Err(Error::BadSpec(format!("{wrong}: l2 and routed can have one")));
         }
+        if let Some(link) = self.link {
+            self.check_link(link)?;
+        }
         if self.big_bytes == 0 || self.big_rate == 0 {
             return Err(Error::BadSpec("the long download has a size and a rate above 0".into()));
         }
         Ok(())
+    }
+
+    fn check_link(&self, link: Link) -> Result<()> {
+        let name = self.topology.name();
+        let wrong = if !Link::goes_with(self.topology) {
+            format!(
+                "a link of {} bytes in the topology {name}, which has no router before its backends: routed, fullnat \
+                 and dual have one",
+                link.mtu
+            )
+        } else if self.switch.is_some() {
+            "a P4 switch tells no senders that their packets are too large for a link".into()
+        } else if !(LEAST_MTU..USUAL_MTU).contains(&link.mtu) {
+            let most = USUAL_MTU - 1;
+            format!("a link of {} bytes: it takes {LEAST_MTU} to {most}", link.mtu)
+        } else {
+            return Ok(());
+        };
+        Err(Error::BadSpec(wrong))
     }
 }
 
@@ -334,7 +361,7 @@ impl Lab {
 
     fn plan(&self) -> Plan {
         let LabSpec { topology, bare, receivers, clients, backends, taps, queues, .. } = self.spec;
-        let switch = self.spec.switch.is_some();
+        let (switch, link) = (self.spec.switch.is_some(), self.spec.link);
         let client_addresses = self.spec.addresses_per_client;
         Plan {
             topology,
@@ -346,6 +373,7 @@ impl Lab {
             taps,
             queues,
             switch,
+            link,
         }
     }
 

@@ -12,10 +12,17 @@ pub(crate) const LEAST_LED: u64 = 1_000;
 /// The methods whose packets planes in user space decide: no others' get rules.
 pub(crate) const METHODS: [&str; 3] = ["concury", "residue", "jet"];
 
+/// The card that a program plays in the kernel, at the switch's end of the balancer's interface.
+pub(crate) const AT_VETH: &str = "emulated-veth";
+/// Queues of the balancer's interface then: as many as the configuration takes of a card.
+pub(crate) const QUEUES: u16 = 16;
+
 /// The rules that are wanted, in the words of the configuration's `[offload]`. The card is an emulated one: the
 /// laboratory's interfaces have none.
 #[derive(Clone, Debug)]
 pub struct RulesSpec {
+    /// Whose they are: `emulated`, a card of memory, or `emulated-veth`.
+    pub card: String,
     /// How the card behaves: `sound` or `hostile`.
     pub profile: String,
     /// Rules at a time; none: as the configuration has it.
@@ -28,10 +35,8 @@ impl RulesSpec {
     /// The table of the configuration.
     pub(crate) fn table(&self) -> String {
         let rules = self.rules.map_or(String::new(), |rules| format!("rules = {rules}\n"));
-        let Self { profile, choice, .. } = self;
-        format!(
-            "\n[offload]\ncard = \"emulated\"\nprofile = {profile:?}\nchoice = {choice:?}\n{rules}"
-        )
+        let Self { card, profile, choice, .. } = self;
+        format!("\n[offload]\ncard = {card:?}\nprofile = {profile:?}\nchoice = {choice:?}\n{rules}")
     }
 }
 
@@ -95,7 +100,12 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_a_table_of_the_configuration() {
-        let mut spec = RulesSpec { profile: "hostile".into(), rules: None, choice: "all".into() };
+        let mut spec = RulesSpec {
+            card: "emulated".into(),
+            profile: "hostile".into(),
+            rules: None,
+            choice: "all".into(),
+        };
         let table = "\n[offload]\ncard = \"emulated\"\nprofile = \"hostile\"\nchoice = \"all\"\n";
         assert_eq!(spec.table(), table);
         spec.rules = Some(8);

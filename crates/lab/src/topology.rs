@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
+use crate::narrow::Link;
 use weir_testbed::NetNs;
 use weir_testbed::link;
 use weir_testbed::xdp;
@@ -250,6 +251,8 @@ pub(crate) struct Plan {
     pub(crate) queues: Option<u16>,
     /// Whether the balancer's interfaces are ports of a P4 switch.
     pub(crate) switch: bool,
+    /// The link between the router and the backends, if it takes less than others.
+    pub(crate) link: Option<Link>,
 }
 
 /// One interface of a node, and the port of the bridge that it is joined to.
@@ -582,6 +585,9 @@ impl Role {
             let more = if plan.bare { "" } else { more };
             lines += &format!("route add {to} via {router}{more}\n");
         }
+        if let (Self::Router, Some(link)) = (self, plan.link.filter(|link| !link.silent)) {
+            lines += &link.routes();
+        }
         lines
     }
 }
@@ -634,6 +640,8 @@ fn join(Node { role, netns }: &Node, plan: Plan) -> String {
     // queue: their flows are spread over those of the balancers.
     let queues =
         plan.queues.filter(|_| matches!(role, Role::Balancer | Role::Front(_) | Role::Stateful(_)));
+    // The other end of the router's cable takes less than the router sends, and says nothing.
+    let silent = plan.link.filter(|link| link.silent && *role == Role::Router);
     let line = |cable: Cable| {
         let end = match taps {
             // The tap has the address.
@@ -645,8 +653,11 @@ fn join(Node { role, netns }: &Node, plan: Plan) -> String {
             Some(queues) => end.queues(queues),
             None => end,
         });
+        let narrow = silent.filter(|_| bridge == BACKENDS_BRIDGE);
+        let mtu =
+            narrow.map_or(String::new(), |link| format!("link set {port} mtu {}\n", link.mtu));
         // A bond takes none that is up.
-        link::veth(&ends) + &format!("link set {port} master {bridge}\n") + &link::up(&port)
+        link::veth(&ends) + &format!("link set {port} master {bridge}\n") + &mtu + &link::up(&port)
     };
     let lines: String = cables.map(line).collect();
     match (topology, role) {
@@ -751,6 +762,7 @@ mod tests {
                 taps: false,
                 queues: None,
                 switch: false,
+                link: None,
             };
             for role in &roles {
                 for cable in role.cables(topology) {

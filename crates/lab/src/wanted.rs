@@ -3,12 +3,12 @@
 
 use crate::demo::DemoSpec;
 use crate::error::{Error, Result};
-use crate::rules::{LEAST_LED, METHODS, RulesSpec};
+use crate::rules::{AT_VETH, LEAST_LED, METHODS, QUEUES, RulesSpec};
 use crate::scenario::in_a_flood;
 use crate::topology::{Receivers, Topology};
 use crate::traffic::Kind;
 use crate::view::Show;
-use crate::{AgentSpec, FloodKind, Lies, Program, Scenario, Speaker};
+use crate::{AgentSpec, FloodKind, Lies, Link, Program, Scenario, Speaker};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_steering::cheetah::ANSWERS;
@@ -27,8 +27,13 @@ const QUIC_MIX: f64 = 0.04;
 /// Segments that a flood beside a fleet is to have, at least.
 const FLOODED: u64 = 100_000;
 
+/// Of each kind of long connection so many go over a narrow link, at least, where they can.
+const OVER_THE_LINK: u64 = 3;
+
 /// Connections open at a time, on a P4 switch.
 const ON_A_SWITCH: usize = 200;
+/// Bytes of an upload there.
+const UPLOAD_BY_A_SWITCH: u64 = 256 << 10;
 
 /// What decides packets.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +96,10 @@ pub struct Wanted {
     pub offload: Option<RulesSpec>,
     /// How the nodes are wired; none: as the rest needs it.
     pub topology: Option<Topology>,
+    /// The link between the router and the backends, if it takes less than others.
+    pub link: Option<Link>,
+    /// The largest segments that SYNs and SYN+ACKs of the services may ask for; none: as they do.
+    pub mss: Option<u32>,
     /// So many balancers of one fleet; none: one balancer that is in none.
     pub fleet: Option<usize>,
     /// Whether the router of a fleet learns its routes by BGP, of such speakers, and nobody sets them.
@@ -136,6 +145,12 @@ impl Wanted {
         if let Some(balancers) = self.fleet {
             (spec.lab.topology, spec.lab.balancers) = (Topology::Fleet, balancers);
         }
+        if let Some(mss) = self.mss {
+            spec.balancer.tcp_lines += &format!("mss = {mss}\n");
+        }
+        if let Some(link) = self.link {
+            narrowed(&mut spec, link, self.mss)?;
+        }
         if spec.lab.topology == Topology::Tiers {
             in_tiers(&mut spec)?;
         }
@@ -168,6 +183,7 @@ impl Wanted {
             }
             Plane::P4(program) => {
                 spec.lab.switch = Some(program);
+                spec.traffic.upload_bytes = UPLOAD_BY_A_SWITCH;
                 if spec.balancer.method == MethodId::CheetahStateful.name() {
                     // It has eight, for all services together.
                     service_line(&mut spec, "partitions = 2".into());
@@ -383,8 +399,30 @@ fn with_rules(spec: &mut DemoSpec, plane: &Plane, rules: &RulesSpec) -> Result<(
             "--offload is shown beside one balancer: leave --fleet or --topology out".into()
         );
     }
+    if rules.card == AT_VETH {
+        at_veth(spec, plane)?;
+    }
     spec.balancer.balancer_lines += &rules.table();
     spec.goals.led = LEAST_LED;
+    Ok(())
+}
+
+/// A card in the kernel, at the far end of the balancer's only interface.
+fn at_veth(spec: &mut DemoSpec, plane: &Plane) -> Result<()> {
+    if !matches!(plane, Plane::AfXdp) {
+        return bad(format!(
+            "--card {AT_VETH} is played at an interface of the kernel's: add --plane af-xdp, or leave --card out"
+        ));
+    }
+    let topology = spec.lab.topology;
+    if !matches!(topology, Topology::L2 | Topology::Routed) {
+        return bad(format!(
+            "--card {AT_VETH} is at the far end of a balancer's only interface, without VLAN tags or bonds, which \
+             --topology {} has not: give l2 or routed, or leave --card out",
+            topology.name()
+        ));
+    }
+    spec.lab.queues = Some(QUEUES);
     Ok(())
 }
 
@@ -438,6 +476,24 @@ fn goes_with(topology: Topology, forward: &str) -> Result<()> {
              it; give --forward {needed}"
         ));
     }
+    Ok(())
+}
+
+/// Makes the link between the router and the backends take less than others. Long connections are to go over it; where
+/// they can only stand still that is counted apart.
+fn narrowed(spec: &mut DemoSpec, link: Link, mss: Option<u32>) -> Result<()> {
+    if !Link::goes_with(spec.lab.topology) {
+        return bad(format!(
+            "--link-mtu is for networks with a router before their backends, and {} has none: add --forward ipip, gue, \
+             fou, gre or fullnat, or --topology dual",
+            spec.lab.topology.name()
+        ));
+    }
+    spec.lab.link = Some(link);
+    let stalled = link.stalls(spec.lab.topology, mss);
+    let long = [Kind::Download, Kind::Upload].into_iter().filter(|kind| !stalled.contains(kind));
+    spec.goals.completed.extend(long.map(|kind| (kind, OVER_THE_LINK)));
+    spec.traffic.unpromised.extend(stalled);
     Ok(())
 }
 
@@ -522,14 +578,19 @@ mod tests {
 
     #[test]
     fn rules_are_of_planes_in_user_space_that_decide() {
-        let of = |method: &str, topology, plane| {
+        let of_card = |card: &str, method: &str, topology, plane| {
             let mut spec = DemoSpec::new("weir", 5);
             (spec.balancer.method, spec.lab.topology) = (method.into(), topology);
-            let rules =
-                RulesSpec { profile: "hostile".into(), rules: Some(8), choice: "all".into() };
+            let rules = RulesSpec {
+                card: card.into(),
+                profile: "hostile".into(),
+                rules: Some(8),
+                choice: "all".into(),
+            };
             with_rules(&mut spec, &plane, &rules).map_err(|error| error.to_string())?;
             Ok::<_, String>(spec)
         };
+        let of = |method: &str, topology, plane| of_card("emulated", method, topology, plane);
         for method in METHODS {
             let spec = of(method, Topology::L2, Plane::AfXdp).unwrap();
             assert_eq!(spec.goals.led, LEAST_LED, "{method}");
@@ -541,6 +602,31 @@ mod tests {
         assert!(refused.contains("one of concury, residue, jet"), "{refused}");
         let refused = of("concury", Topology::Fleet, Plane::AfXdp).unwrap_err();
         assert!(refused.contains("beside one balancer"), "{refused}");
+        let at = |topology, plane| of_card(AT_VETH, "concury", topology, plane);
+        let spec = at(Topology::Routed, Plane::AfXdp).unwrap();
+        assert!(spec.balancer.balancer_lines.contains("card = \"emulated-veth\"\n"));
+        assert_eq!(spec.lab.queues, Some(QUEUES));
+        let refused = at(Topology::L2, Plane::Dpdk).unwrap_err();
+        assert!(refused.contains("add --plane af-xdp"), "{refused}");
+        let refused = at(Topology::Nat, Plane::AfXdp).unwrap_err();
+        assert!(refused.contains("which --topology nat has not"), "{refused}");
+    }
+
+    #[test]
+    fn a_narrow_link_is_before_backends_and_stops_what_nobody_makes_smaller() {
+        let of = |topology, silent, mss| {
+            let mut spec = DemoSpec::new("weir", 5);
+            spec.lab.topology = topology;
+            narrowed(&mut spec, Link { mtu: 1400, silent }, mss)
+                .map_err(|error| error.to_string())?;
+            Ok::<_, String>((spec.traffic.unpromised, spec.goals.completed.len()))
+        };
+        let (download, upload) = (Kind::Download, Kind::Upload);
+        assert_eq!(of(Topology::Routed, false, None), Ok((vec![], 2)));
+        assert_eq!(of(Topology::Routed, true, None), Ok((vec![download, upload], 0)));
+        assert_eq!(of(Topology::FullNat, true, Some(1340)), Ok((vec![], 2)));
+        let refused = of(Topology::L2, false, None).unwrap_err();
+        assert!(refused.contains("l2 has none: add --forward ipip"), "{refused}");
     }
 
     #[test]

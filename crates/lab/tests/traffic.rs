@@ -27,7 +27,8 @@ fn spec() -> TrafficSpec {
         think: Duration::from_millis(50)..Duration::from_millis(500),
         life: Duration::from_secs(1)..Duration::from_secs(20),
         udp_life: Duration::from_secs(1)..Duration::from_secs(20),
-        mix: Mix { keepalive: 0.6, download: 0.1, short: 0.2, udp: 0.1, quic: 0.0 },
+        upload_bytes: 1 << 20,
+        mix: Mix { keepalive: 0.55, download: 0.1, upload: 0.05, short: 0.2, udp: 0.1, quic: 0.0 },
         udp_ipv6_share: 0.5,
         ..TrafficSpec::default()
     }
@@ -72,6 +73,8 @@ fn undisturbed_connections_complete() {
     assert_eq!(report.totals.backends[0].new, report.totals.started);
     assert!(report.totals.answers > report.totals.started);
     assert!(report.totals.bytes > 1 << 20);
+    let uploads = report.totals.kinds.iter().find(|kind| kind.kind == Kind::Upload).unwrap();
+    assert_eq!(report.totals.uploaded, uploads.completed << 20);
     assert!(report.totals.connect.count > 0);
 }
 

@@ -7,8 +7,9 @@
 //!                                                     │
 //!          rules <── Ledger <── Policy <── which flow, ┘ how many packets
 //! ```
-//! - [`Rules`]: a card's table of rules. [`emulated::Nic`] is one of memory that does what hardware does;
-//!   [`ntuple::Device`] is the kernel's interface to a real one.
+//! - [`Rules`]: a card's table of rules. [`emulated::Nic`] is one of memory that does what hardware does, and
+//!   [`emulated::Mirrored`] the same over a program in the kernel that leads packets; [`ntuple::Device`] is the
+//!   kernel's interface to a real one.
 //! - [`Ledger`]: what the card may hold, and which queues can be taken at their word. It decides nothing about
 //!   speed, and everything about safety: a packet is led by its queue only while no rule that may still be in
 //!   the card says something else than the software.

@@ -107,14 +107,36 @@ uint32_t weir_dpdk_pool_left(const struct weir_pool *pool)
 	return rte_mempool_avail_count(pool->mempool);
 }
 
+/* Whether a driver knows rules at all. What it says of those that are wanted it is asked when there are queues. */
+static int knows_rules(uint16_t port)
+{
+	struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_action_queue queue = { .index = 0 };
+	struct rte_flow_item pattern[] = {
+		{ .type = RTE_FLOW_ITEM_TYPE_ETH },
+		{ .type = RTE_FLOW_ITEM_TYPE_END },
+	};
+	struct rte_flow_action actions[] = {
+		{ .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &queue },
+		{ .type = RTE_FLOW_ACTION_TYPE_END },
+	};
+	struct rte_flow_error said;
+
+	memset(&said, 0, sizeof(said));
+	return rte_flow_validate(port, &attr, pattern, actions, &said) != -ENOSYS;
+}
+
 /* Plugs in a device and begins to receive by it, by as many queues as there are pools; `step` says how far that
- * went, and `most` how many queues it has. Without arguments it is one that was there when DPDK started. */
+ * went, and `most` how many queues it has. Without arguments it is one that was there when DPDK started. With one
+ * pool it may have up to `led` queues, if its driver knows rules that lead to them: those after the first receive into
+ * the same pool, `led_ring` frames at a time. `led` says then how many there are in all. */
 int weir_dpdk_open(const char *device, const char *name, const struct weir_pool *const *pools, uint16_t queues,
-		   uint16_t ring, uint16_t *port, uint32_t *interface, uint16_t *most, int *step)
+		   uint16_t ring, uint16_t *led, uint16_t led_ring, uint16_t *port, uint32_t *interface,
+		   uint16_t *most, int *step)
 {
 	struct rte_eth_conf conf;
 	struct rte_eth_dev_info info;
-	uint16_t rx = ring, tx = ring;
+	uint16_t rx = ring, tx = ring, led_rx = led_ring, led_tx = led_ring, all = queues;
 	int socket, error;
 
 	*step = 0;
@@ -137,6 +159,9 @@ int weir_dpdk_open(const char *device, const char *name, const struct weir_pool 
 	if (error)
 		return error;
 	*most = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+	/* It writes the descriptors of all queues into a message, however few of them that has room for. */
+	if (strcmp(info.driver_name, "net_tap") == 0)
+		*most = RTE_MIN(*most, RTE_MP_MAX_FD_NUM / 2);
 	if (*most < queues)
 		return -ERANGE;
 	/* A card divides flows among its queues if it is told to; the others do it by themselves. */
@@ -146,14 +171,23 @@ int weir_dpdk_open(const char *device, const char *name, const struct weir_pool 
 			info.flow_type_rss_offloads &
 			(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_SCTP);
 	}
-	error = rte_eth_dev_configure(*port, queues, queues, &conf);
+	if (queues == 1 && *led > 1 && knows_rules(*port))
+		all = RTE_MIN(*led, *most);
+	*led = all;
+	/* Drivers may want as many queues to send by. */
+	error = rte_eth_dev_configure(*port, all, all, &conf);
 	if (!error)
 		error = rte_eth_dev_adjust_nb_rx_tx_desc(*port, &rx, &tx);
+	if (!error)
+		error = rte_eth_dev_adjust_nb_rx_tx_desc(*port, &led_rx, &led_tx);
 	socket = rte_eth_dev_socket_id(*port);
-	for (uint16_t queue = 0; queue < queues && !error; queue++) {
-		error = rte_eth_rx_queue_setup(*port, queue, rx, socket, NULL, pools[queue]->mempool);
+	for (uint16_t queue = 0; queue < all && !error; queue++) {
+		int own = queue < queues;
+
+		error = rte_eth_rx_queue_setup(*port, queue, own ? rx : led_rx, socket, NULL,
+					       pools[own ? queue : queues - 1]->mempool);
 		if (!error)
-			error = rte_eth_tx_queue_setup(*port, queue, tx, socket, NULL);
+			error = rte_eth_tx_queue_setup(*port, queue, own ? tx : led_tx, socket, NULL);
 	}
 	if (!error)
 		error = rte_eth_dev_start(*port);
@@ -210,10 +244,10 @@ int weir_dpdk_link(uint16_t port)
 }
 
 uint16_t weir_dpdk_receive(uint16_t port, uint16_t queue, const struct weir_pool *pool,
-			   struct weir_frame *frames, uint64_t *foreign)
+			   struct weir_frame *frames, uint16_t room, uint64_t *foreign)
 {
 	struct rte_mbuf *got[BURST];
-	uint16_t count = rte_eth_rx_burst(port, queue, got, BURST), kept = 0;
+	uint16_t count = rte_eth_rx_burst(port, queue, got, RTE_MIN(room, BURST)), kept = 0;
 
 	for (uint16_t at = 0; at < count; at++) {
 		struct rte_mbuf *mbuf = got[at];
@@ -383,6 +417,34 @@ int weir_dpdk_rule_make(uint16_t port, const struct weir_rule *wanted, struct rt
 	if (error)
 		return refused(error, &said, why, room);
 	*step = 1;
+	memset(&said, 0, sizeof(said));
+	rte_errno = 0;
+	*rule = rte_flow_create(port, &attr, pattern, actions, &said);
+	return *rule ? 0 : refused(0, &said, why, room);
+}
+
+/* Asks for a rule for all that no other one is for, which leads to the first queue. */
+int weir_dpdk_rule_rest(uint16_t port, struct rte_flow **rule, char *why, size_t room)
+{
+	struct rte_flow_attr attr = { .ingress = 1, .priority = 1 };
+	struct rte_flow_action_queue queue = { .index = 0 };
+	struct rte_flow_item pattern[] = {
+		{ .type = RTE_FLOW_ITEM_TYPE_ETH },
+		{ .type = RTE_FLOW_ITEM_TYPE_END },
+	};
+	struct rte_flow_action actions[] = {
+		{ .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &queue },
+		{ .type = RTE_FLOW_ACTION_TYPE_END },
+	};
+	struct rte_flow_error said;
+	int error;
+
+	*rule = NULL;
+	memset(&said, 0, sizeof(said));
+	rte_errno = 0;
+	error = rte_flow_validate(port, &attr, pattern, actions, &said);
+	if (error)
+		return refused(error, &said, why, room);
 	memset(&said, 0, sizeof(said));
 	rte_errno = 0;
 	*rule = rte_flow_create(port, &attr, pattern, actions, &said);

@@ -95,6 +95,19 @@ impl Dpdk {
     }
 
     /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn open_pairs_led(
+        eal: Eal,
+        _: &[Pair<'_>],
+        _: u16,
+        _: Buffers,
+    ) -> Result<Vec<Share>, Error> {
+        match eal.0 {}
+    }
+
+    /// As with DPDK.
     pub fn leave(self) {
         match self.0 {}
     }

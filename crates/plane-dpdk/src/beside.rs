@@ -13,6 +13,7 @@
 //! what it has received to the end. What they all write are marks and counts of backends, by atomic operations:
 //! marks once for a flow and period, counts once for a burst and backend.
 
+use crate::card::Together as OneCard;
 use crate::{Buffers, Counts, Dpdk, Eal, Error, Memory, Pair, Share};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_dataplane::Interface;
 use weir_dataplane::user::{Standing, UserMemory};
+use weir_offload::{Limits, Rules};
 use weir_plane_burst::beside::{Beside, Decides, Ruled, RulesOf, Wanted};
 use weir_plane_burst::{BURST, Fate, Frame, Ports, Utilisation};
 
@@ -34,6 +36,10 @@ const FIRST_NAP: Duration = Duration::from_micros(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What it says of itself, and whether devices are still there.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// A frame that a device has put into a queue is found there after so long.
+const SETTLES: Duration = Duration::from_millis(100);
+/// Frames that may be on their way to the ring of a queue: those of a tap are in the kernel's queues before.
+const ON_THEIR_WAY: u32 = 2048;
 /// How often it looks for memory to decide by, while it has none.
 const OPEN_EVERY: Duration = Duration::from_millis(5);
 /// A data plane that wants no plane in user space for so long will want none.
@@ -60,7 +66,12 @@ impl Setup {
         let eal = Eal::start_for(self.memory, &devices)?;
         let pairs: Vec<Pair<'_>> =
             self.ports.iter().map(|(tap, device)| Pair { device, tap }).collect();
-        Dpdk::open_pairs_for(eal, &pairs, self.threads, Buffers::default())
+        match &self.rules {
+            Some(Wanted { card: RulesOf::RteFlow, queues, .. }) if self.threads == 1 => {
+                Dpdk::open_pairs_led(eal, &pairs, *queues, Buffers::default())
+            }
+            _ => Dpdk::open_pairs_for(eal, &pairs, self.threads, Buffers::default()),
+        }
     }
 }
 
@@ -94,7 +105,7 @@ pub fn run(
     directory: &Path,
     setup: &Setup,
     stop: &AtomicBool,
-    refused: &dyn Fn(&str),
+    refused: &(dyn Fn(&str) + Sync),
 ) -> Result<(), RunError> {
     // Before there is a device: a data plane that wants no plane loses no frame to one.
     drop(UserMemory::open(directory)?);
@@ -103,13 +114,17 @@ pub fn run(
     let taps: Result<Vec<u32>, weir_dataplane::Error> = taps.collect();
     let taps = taps?;
     let wanted = setup.rules.as_ref().and_then(|wanted| {
-        let usable = match wanted.card {
-            RulesOf::Emulated if shares.len() == 1 => return Some(wanted),
-            RulesOf::Emulated => "several threads share the queues, and rules need a single one",
+        let why = match wanted.card {
             RulesOf::Ntuple => "ntuple rules are the kernel's, which has no card that DPDK has",
+            RulesOf::Veth => {
+                "the card is played at an interface of the kernel's, which DPDK has not"
+            }
+            RulesOf::Emulated | RulesOf::RteFlow if shares.len() == 1 => return Some(wanted),
+            RulesOf::Emulated | RulesOf::RteFlow => {
+                "several threads share the queues, and rules need a single one"
+            }
         };
-        warn!(why = usable, "the plane goes on without rules of a card");
-        refused(usable);
+        go_without(why, refused);
         None
     });
     let together = Together { threads: shares.len(), ..Together::default() };
@@ -120,7 +135,8 @@ pub fn run(
     );
     all_of(shares, &together.over, |thread, share: Share| {
         share.enter().map_err(RunError::from).and_then(|ports| {
-            let decides = wanted.map_or_else(Decides::default, Decides::by_rules);
+            let by_rules = |wanted| by_rules(wanted, &ports, taps.len(), refused);
+            let decides = wanted.map_or_else(Decides::default, by_rules);
             let mut plane = Plane {
                 thread,
                 together: &together,
@@ -147,6 +163,37 @@ pub fn run(
             done
         })
     })
+}
+
+/// Says why there are no rules, which were to be some.
+fn go_without(why: &str, refused: &(dyn Fn(&str) + Sync)) {
+    warn!(%why, "the plane goes on without rules of a card");
+    refused(why);
+}
+
+/// What decides by the rules that are wanted; without any, where one of the devices takes none.
+fn by_rules(
+    wanted: &Wanted,
+    ports: &Dpdk,
+    devices: usize,
+    refused: &(dyn Fn(&str) + Sync),
+) -> Decides {
+    if wanted.card != RulesOf::RteFlow {
+        return Decides::by_rules(wanted);
+    }
+    let each = (0..devices).map(|device| ports.flows(device, wanted.rules));
+    match each.collect::<Result<Vec<_>, _>>() {
+        Ok(each) => {
+            let card = wanted.of(OneCard::new(each), SETTLES, ON_THEIR_WAY);
+            let Limits { rules, queues, .. } = card.limits();
+            info!(rules, queues, devices, "the devices take rules (rte_flow)");
+            Decides::by((card, wanted.setup()))
+        }
+        Err(why) => {
+            go_without(&why.to_string(), refused);
+            Decides::default()
+        }
+    }
 }
 
 /// Runs one thread for each share, the first one here, until all have ended. What ends one ends all: a device is

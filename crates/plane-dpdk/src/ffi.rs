@@ -52,6 +52,8 @@ unsafe extern "C" {
         pools: *const *const Pool,
         queues: u16,
         ring: u16,
+        led: *mut u16,
+        led_ring: u16,
         port: *mut u16,
         interface: *mut u32,
         most: *mut u16,
@@ -66,6 +68,7 @@ unsafe extern "C" {
         queue: u16,
         pool: *const Pool,
         frames: *mut Held,
+        room: u16,
         foreign: *mut u64,
     ) -> u16;
     pub fn weir_dpdk_send(
@@ -80,6 +83,12 @@ unsafe extern "C" {
         wanted: *const RuleOfFlow,
         rule: *mut *mut c_void,
         step: *mut c_int,
+        why: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub fn weir_dpdk_rule_rest(
+        port: u16,
+        rule: *mut *mut c_void,
         why: *mut c_char,
         room: usize,
     ) -> c_int;

@@ -19,16 +19,25 @@ const NOBODY: ([u8; 4], [u8; 4], u16) = ([192, 0, 2, 1], [198, 51, 100, 1], 9);
 #[derive(Debug)]
 pub struct Flows {
     device: Arc<Device>,
+    /// Of a device that spreads flows by itself: the rule for all that no other one is for.
+    rest: Option<*mut c_void>,
     limits: Limits,
     rules: HashMap<Location, (FlowKey, *mut c_void)>,
     flows: HashSet<FlowKey>,
     answers: VecDeque<Answer>,
 }
 
+// SAFETY: rules are DPDK's, which lets any thread name them, and one at a time ask a device for some.
+unsafe impl Send for Flows {}
+
 impl Drop for Flows {
     fn drop(&mut self) {
         for (_, rule) in std::mem::take(&mut self.rules).into_values() {
             let _ = end(&self.device, rule);
+        }
+        // The last one: until then packets of no rule come by the first queue.
+        if let Some(rest) = self.rest.take() {
+            let _ = end(&self.device, rest);
         }
     }
 }
@@ -52,12 +61,14 @@ fn end(device: &Device, rule: *mut c_void) -> Result<(), Refusal> {
 }
 
 impl Flows {
-    /// Asks a device for one rule, which goes again, so that who has this has a driver that takes some.
+    /// Asks a device for one rule, which goes again, so that who has this has a driver that takes some. What no rule
+    /// is for comes by the first queue from now on, also where the device would spread it.
     pub(crate) fn of(device: Arc<Device>, places: u32, ring: u32) -> Result<Self, Refusal> {
         let queues = device.queues();
         let limits = Limits { rules: places as usize, queues, ring, counts: false };
-        let new = Self {
+        let mut new = Self {
             device,
+            rest: None,
             limits,
             rules: HashMap::new(),
             flows: HashSet::new(),
@@ -67,7 +78,39 @@ impl Flows {
         let flow = FlowKey::new((from, port).into(), (to, port).into(), Protocol::Tcp);
         let probe = new.make(&Rule { flow, queue: Queue::SOFTWARE })?;
         end(&new.device, probe)?;
+        let device = &new.device.arguments;
+        if new.device.at_what_was_there {
+            return Err(Refusal::Unsupported(format!(
+                "the interface of {device} was there before, and rules of an earlier process may be: let DPDK make it"
+            )));
+        }
+        if queues < 2 {
+            return Err(Refusal::Unsupported(format!(
+                "{device} has one queue, and each backend needs one besides"
+            )));
+        }
+        if !new.device.leads_to_the_first {
+            new.rest = Some(new.make_rest()?);
+        }
         Ok(new)
+    }
+
+    /// Has all that no rule is for come by the first queue.
+    fn make_rest(&self) -> Result<*mut c_void, Refusal> {
+        let mut made: *mut c_void = null_mut();
+        let mut why: [c_char; WHY_BYTES] = [0; WHY_BYTES];
+        // SAFETY: the port is open; a rule that is written to, and an array of so many bytes.
+        let error = unsafe {
+            ffi::weir_dpdk_rule_rest(self.device.number, &mut made, why.as_mut_ptr(), WHY_BYTES)
+        };
+        if error == 0 {
+            return Ok(made);
+        }
+        Err(Refusal::Unsupported(format!(
+            "{} spreads what no rule is for over its queues, and its driver says of a rule for that: {}",
+            self.device.arguments,
+            words(&why)
+        )))
     }
 
     /// Asks the driver whether it takes a rule, and then for it.

@@ -6,6 +6,7 @@
 #[cfg(not(feature = "dpdk"))]
 mod absent;
 pub mod beside;
+mod card;
 mod error;
 mod fed;
 #[cfg(feature = "dpdk")]

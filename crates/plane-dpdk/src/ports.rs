@@ -16,6 +16,10 @@ use weir_plane_burst::{BURST, Fate, Frame, HEADROOM, Ports};
 /// Plugging devices in and out is not for several threads at once.
 static PLUG: Mutex<()> = Mutex::new(());
 static STARTED: Mutex<Option<(Memory, Result<(), Error>)>> = Mutex::new(None);
+/// Frames that a queue of a rule's receives at a time: there may be many, and what is led is taken soon.
+const LED_RING: u16 = 256;
+/// Drivers may hand over none to who asks for a few.
+const FEWEST: usize = BURST / 2;
 /// Of pools, whose names differ.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -170,7 +174,13 @@ pub(crate) struct Device {
     interface: u32,
     /// Device arguments.
     pub arguments: String,
+    /// Whether flows go to its first queue unless it is told otherwise: it is a card. Others spread them by themselves.
+    pub leads_to_the_first: bool,
+    /// Whether it is at an interface that it would have made, and that was there before.
+    pub at_what_was_there: bool,
     name: CString,
+    /// Receive queues in all.
+    queues: u16,
     /// What its queues receive into: freed after it is closed.
     rooms: Vec<Arc<Room>>,
 }
@@ -178,7 +188,12 @@ pub(crate) struct Device {
 impl Device {
     /// Receive queues that it was opened with.
     pub fn queues(&self) -> u16 {
-        self.rooms.len() as u16
+        self.queues
+    }
+
+    /// How many of them each thread has: one, but where rules lead to them.
+    fn of_thread(&self) -> u16 {
+        if self.rooms.len() == 1 { self.queues } else { 1 }
     }
 }
 
@@ -233,8 +248,17 @@ impl Share {
             let out = Vec::with_capacity(BURST);
             Port { device, called, tap, peer, out }
         });
+        let ports: Vec<Port> = ports.collect();
+        let queues = ports.iter().map(|port| port.device.of_thread());
+        let most = queues.clone().max().unwrap_or(1);
+        let of_port = |(port, count): (usize, u16)| (0..count).map(move |queue| (port, queue));
+        let all: Vec<(usize, u16)> = match most {
+            0 | 1 => Vec::new(),
+            _ => queues.enumerate().flat_map(of_port).collect(),
+        };
         Ok(Dpdk {
-            ports: ports.collect(),
+            ports,
+            led: Led { all, turn: 0, left: vec![0; most.into()] },
             queue: self.queue,
             ring: self.ring,
             held: Vec::new(),
@@ -253,16 +277,28 @@ impl Share {
     }
 }
 
+/// Queues that rules lead to.
+#[derive(Debug)]
+struct Led {
+    /// All queues, by port and number, if a port has several.
+    all: Vec<(usize, u16)>,
+    /// The one that is asked first.
+    turn: usize,
+    /// By number: how many ports' queues may hold more than was taken last.
+    left: Vec<usize>,
+}
+
 /// Devices of DPDK as ports of a plane. They stay with the thread that has opened them.
 pub struct Dpdk {
     ports: Vec<Port>,
+    led: Led,
     /// The number of the queue of each device that is this one's.
     queue: u16,
     /// Entries of a queue, at most.
     ring: u32,
-    /// Those that are with the plane, by the frames' buffers, and the ports that they came by.
+    /// Those that are with the plane, by the frames' buffers, and the ports and queues that they came by.
     held: Vec<Held>,
-    came_by: Vec<usize>,
+    came_by: Vec<(usize, u16)>,
     /// Numbers that none of them has.
     unheld: Vec<u32>,
     /// Whether frames may stay with the plane when others are finished.
@@ -347,6 +383,30 @@ impl Dpdk {
         threads: u16,
         buffers: Buffers,
     ) -> Result<Vec<Share>, Error> {
+        Self::open_all(pairs, threads, 1, buffers)
+    }
+
+    /// As [`open_pairs`](Self::open_pairs), for one thread with up to so many queues of each device, to which
+    /// [rules](Self::flows) lead; of a device whose driver knows no rules, one. Frames of several queues come in one
+    /// burst, and [`Ports::queue_of`] tells them apart.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_pairs_led(
+        _: Eal,
+        pairs: &[Pair<'_>],
+        queues: u16,
+        buffers: Buffers,
+    ) -> Result<Vec<Share>, Error> {
+        Self::open_all(pairs, 1, queues, buffers)
+    }
+
+    fn open_all(
+        pairs: &[Pair<'_>],
+        threads: u16,
+        led: u16,
+        buffers: Buffers,
+    ) -> Result<Vec<Share>, Error> {
         // Of the name in DPDK, of which a process has each once.
         static TAPS: AtomicU32 = AtomicU32::new(0);
         let mut taps = Vec::new();
@@ -361,7 +421,7 @@ impl Dpdk {
         let many = pairs.len();
         let devices = pairs.iter().zip(&taps).enumerate().map(|(at, (pair, (_, tap)))| {
             let (called, peer) = (Some(tap.index), Some(many + at));
-            Wanted { called, peer, ..Wanted::new(pair.device) }
+            Wanted { called, peer, led, ..Wanted::new(pair.device) }
         });
         // After the devices: what is wrong is mostly wrong with these.
         let taps = taps.iter().enumerate().map(|(at, (device, _))| {
@@ -477,7 +537,7 @@ impl Dpdk {
             return Vec::new();
         };
         let mut frames = [Held::NONE; BURST];
-        let count = self.receive_by(number, &mut frames);
+        let count = self.receive_by(number, self.queue, &mut frames);
         let memory = self.memory();
         let bytes = |held: &Held| memory[held.at as usize..][..held.len as usize].to_vec();
         let taken = frames[..count].iter().map(bytes).collect();
@@ -513,19 +573,63 @@ impl Dpdk {
         unsafe { ffi::weir_dpdk_pool_left(&self.room.0) }
     }
 
-    fn receive_by(&mut self, number: u16, frames: &mut [Held; BURST]) -> usize {
-        let foreign = &mut self.counts.foreign;
-        // SAFETY: there is room for a burst; the port is open, and only this thread has it.
-        unsafe {
-            let pool = &self.room.0;
-            ffi::weir_dpdk_receive(number, self.queue, pool, frames.as_mut_ptr(), foreign).into()
+    fn receive_by(&mut self, number: u16, queue: u16, frames: &mut [Held]) -> usize {
+        let (foreign, pool) = (&mut self.counts.foreign, &self.room.0);
+        let (to, room) = (frames.as_mut_ptr(), frames.len().min(BURST) as u16);
+        // SAFETY: there is room for so many; the port is open, and only this thread has the queue.
+        unsafe { ffi::weir_dpdk_receive(number, queue, pool, to, room, foreign).into() }
+    }
+
+    /// Keeps frames that have come in by a port and a queue, for the plane to have.
+    fn hold(&mut self, held: &mut [Held], came_by: (usize, u16), frames: &mut [Frame]) {
+        for (held, to) in held.iter_mut().zip(frames) {
+            let buffer = self.unheld.pop().unwrap_or_else(|| {
+                self.held.push(Held::NONE);
+                self.came_by.push((0, 0));
+                self.held.len() as u32 - 1
+            });
+            let (at, len) = (held.at, held.len);
+            *to = Frame { at, len, buffer, fate: Fate::Drop, device: 0 };
+            self.held[buffer as usize] = std::mem::replace(held, Held::NONE);
+            self.came_by[buffer as usize] = came_by;
         }
+    }
+
+    /// Takes what is in several queues, which are asked in turn.
+    fn receive_led(&mut self, frames: &mut [Frame; BURST]) -> usize {
+        self.led.left.fill(0);
+        for (_, queue) in &self.led.all {
+            self.led.left[usize::from(*queue)] += 1;
+        }
+        let mut taken = 0;
+        for _ in 0..self.led.all.len() {
+            let room = BURST - taken;
+            if room < FEWEST {
+                break;
+            }
+            let (port, queue) = self.led.all[self.led.turn];
+            self.led.turn = (self.led.turn + 1) % self.led.all.len();
+            if self.ports[port].tap {
+                self.pass_on(port);
+                self.led.left[usize::from(queue)] -= 1;
+                continue;
+            }
+            let mut held = [Held::NONE; BURST];
+            let count = self.receive_by(self.ports[port].device.number, queue, &mut held[..room]);
+            self.hold(&mut held[..count], (port, queue), &mut frames[taken..]);
+            taken += count;
+            if count < room {
+                self.led.left[usize::from(queue)] -= 1;
+            }
+        }
+        taken
     }
 
     /// What the kernel sends by a tap leaves by the port that it stands for.
     fn pass_on(&mut self, tap: usize) {
         let mut frames = [Held::NONE; BURST];
-        let count = self.receive_by(self.ports[tap].device.number, &mut frames);
+        let number = self.ports[tap].device.number;
+        let count = self.receive_by(number, self.queue, &mut frames);
         if count > 0 {
             let to = self.ports[self.ports[tap].peer.unwrap_or(0)].device.number;
             // SAFETY: the frames are of this pool, and are given away.
@@ -583,11 +687,13 @@ struct Wanted<'a> {
     called: Option<u32>,
     tap: bool,
     peer: Option<usize>,
+    /// Queues that rules may lead to, the first one included.
+    led: u16,
 }
 
 impl<'a> Wanted<'a> {
     fn new(device: &'a str) -> Self {
-        Self { device, called: None, tap: false, peer: None }
+        Self { device, called: None, tap: false, peer: None, led: 1 }
     }
 }
 
@@ -620,13 +726,16 @@ fn make_room(buffers: Buffers) -> Result<Room, Error> {
 
 fn plug_all(wanted: &[Wanted<'_>], threads: u16, buffers: Buffers) -> Result<Vec<Share>, Error> {
     enter()?;
+    let led: u32 = wanted.iter().map(|one| u32::from(one.led.saturating_sub(1))).sum();
+    let count = buffers.count.saturating_add(led * u32::from(LED_RING));
+    let buffers = Buffers { count, ..buffers };
     let rooms = (0..threads.max(1)).map(|_| make_room(buffers).map(Arc::new));
     let rooms: Vec<Arc<Room>> = rooms.collect::<Result<_, _>>()?;
     let mut ports = Vec::new();
     let mut plugged = Ok(());
     for one in wanted {
         let plug = PLUG.lock().unwrap_or_else(|broken| broken.into_inner());
-        let device = plug_in(one.device, &rooms, buffers.ring);
+        let device = plug_in(one, &rooms, buffers.ring);
         // What is open is closed if the next is refused, for which it is taken.
         drop(plug);
         match device {
@@ -654,8 +763,9 @@ fn plug_all(wanted: &[Wanted<'_>], threads: u16, buffers: Buffers) -> Result<Vec
     Ok(shares.collect())
 }
 
-/// A device with a queue for each of these.
-fn plug_in(device: &str, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error> {
+/// A device with a queue for each of these, or with those that rules lead to.
+fn plug_in(wanted: &Wanted<'_>, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error> {
+    let device = wanted.device;
     let mut parts = device.split(',');
     let name = parts.next().unwrap_or_default();
     if name.is_empty() || device.contains(['\0', ' ']) {
@@ -666,19 +776,22 @@ fn plug_in(device: &str, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error
     if unsafe { ffi::weir_dpdk_known(arguments.as_ptr()) } == 0 {
         return Err(Error::Driver { device: device.into() });
     }
-    // A tap makes the interface that it names.
-    if let Some(interface) = parts.find_map(|part| part.strip_prefix("iface="))
-        && !name.starts_with("net_tap")
+    let mut at_what_was_there = false;
+    if let Some(interface) = parts.find_map(|part| part.strip_prefix("iface=")) {
         // SAFETY: a string that ends in a zero.
-        && unsafe { libc::if_nametoindex(string(interface).as_ptr()) } == 0
-    {
-        return Err(Error::Interface { device: device.into(), interface: interface.into() });
+        let is_there = unsafe { libc::if_nametoindex(string(interface).as_ptr()) } != 0;
+        // A tap makes the interface that it names.
+        let makes = name.starts_with("net_tap");
+        if !makes && !is_there {
+            return Err(Error::Interface { device: device.into(), interface: interface.into() });
+        }
+        at_what_was_there = makes && is_there;
     }
     let (mut number, mut interface, mut most, mut step) = (0, 0, 0, 0);
     let name = string(name);
     let card = is_card(device);
     let pools: Vec<*const Pool> = rooms.iter().map(|room| &raw const room.0).collect();
-    let queues = pools.len() as u16;
+    let (queues, mut led) = (pools.len() as u16, wanted.led);
     // SAFETY: strings that end in a zero, numbers that are written to, and pools that stand until the port is
     // closed.
     let error = unsafe {
@@ -688,6 +801,8 @@ fn plug_in(device: &str, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error
             pools.as_ptr(),
             queues,
             ring,
+            &mut led,
+            LED_RING,
             &mut number,
             &mut interface,
             &mut most,
@@ -695,8 +810,16 @@ fn plug_in(device: &str, rooms: &[Arc<Room>], ring: u16) -> Result<Device, Error
         )
     };
     if error == 0 {
-        let (arguments, rooms) = (device.into(), rooms.to_vec());
-        return Ok(Device { number, interface, arguments, name, rooms });
+        return Ok(Device {
+            number,
+            interface,
+            arguments: device.into(),
+            leads_to_the_first: card,
+            at_what_was_there,
+            name,
+            queues: led,
+            rooms: rooms.to_vec(),
+        });
     }
     if card && step == 0 {
         return Err(Error::Card { device: device.into() });
@@ -720,6 +843,11 @@ impl Ports for Dpdk {
 
     fn receive(&mut self, frames: &mut [Frame; BURST]) -> Result<usize, Error> {
         self.take_back();
+        if !self.led.all.is_empty() {
+            let count = self.receive_led(frames);
+            self.counts.received += count as u64;
+            return Ok(count);
+        }
         let mut held = [Held::NONE; BURST];
         let (mut count, mut came_by) = (0, 0);
         for _ in 0..self.ports.len() {
@@ -729,25 +857,23 @@ impl Ports for Dpdk {
                 self.pass_on(port);
                 continue;
             }
-            count = self.receive_by(self.ports[port].device.number, &mut held);
+            count = self.receive_by(self.ports[port].device.number, self.queue, &mut held);
             if count > 0 {
                 came_by = port;
                 break;
             }
         }
-        for (held, to) in held[..count].iter_mut().zip(frames) {
-            let buffer = self.unheld.pop().unwrap_or_else(|| {
-                self.held.push(Held::NONE);
-                self.came_by.push(0);
-                self.held.len() as u32 - 1
-            });
-            let (at, len) = (held.at, held.len);
-            *to = Frame { at, len, buffer, fate: Fate::Drop, device: 0 };
-            self.held[buffer as usize] = std::mem::replace(held, Held::NONE);
-            self.came_by[buffer as usize] = came_by;
-        }
+        self.hold(&mut held[..count], (came_by, 0), frames);
         self.counts.received += count as u64;
         Ok(count)
+    }
+
+    fn queue_of(&self, frame: &Frame) -> u16 {
+        self.came_by.get(frame.buffer as usize).map_or(0, |(_, queue)| *queue)
+    }
+
+    fn may_have_left(&self, queue: u16, _: usize) -> bool {
+        self.led.left.get(usize::from(queue)).is_some_and(|ports| *ports > 0)
     }
 
     fn memory(&mut self) -> &mut [u8] {
@@ -765,7 +891,7 @@ impl Ports for Dpdk {
                 continue;
             }
             self.unheld.push(shape.buffer);
-            let came_by = self.came_by[shape.buffer as usize];
+            let (came_by, _) = self.came_by[shape.buffer as usize];
             (frame.at, frame.len) = (shape.at, shape.len);
             let (to, count) = match shape.fate {
                 Fate::Send => (self.way_out(came_by, shape.device), &mut self.counts.no_port),

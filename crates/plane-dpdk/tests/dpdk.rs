@@ -1,11 +1,13 @@
 //! DPDK's ports without a card: rings, null devices, and packet sockets at veth devices.
 
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_offload::{Answered, Location, Queue, Refusal, Rule, Rules, Serial};
 use weir_plane_burst::ports::Stock;
 use weir_plane_burst::{BURST, Fate, Frame, Ports, macswap};
-use weir_plane_dpdk::{Buffers, Dpdk, Eal, Error, Fed, Link, Memory};
+use weir_plane_dpdk::{Buffers, Dpdk, Eal, Error, Fed, Link, Memory, Pair};
 use weir_testbed::link;
 use weir_wire::{FlowKey, Protocol};
 
@@ -241,6 +243,114 @@ fn a_device_with_fewer_queues_than_threads_says_so() {
         assert!(found.to_string().contains("qpairs=2"), "{found}");
         let two = ["net_af_packet81,iface=dpdk2,qpairs=2"];
         assert_eq!(Dpdk::open_for(eal, &two, None, 2, FEW).expect("it has two").len(), 2);
+    };
+    thread::spawn(run).join().expect("it runs to its end");
+}
+
+/// Its driver would write past the end of a message.
+#[test]
+fn a_tap_has_no_more_queues_than_its_driver_can_tell_of() {
+    let run = || {
+        weir_testbed::enter_own_namespace().expect("a namespace of its own");
+        let eal = Eal::start(MEMORY).expect("DPDK starts");
+        let device = ["net_tap84,iface=weirtap84"];
+        let five = Dpdk::open_for(eal, &device, None, 5, FEW).expect_err("it has four");
+        assert!(matches!(five, Error::Queues { wanted: 5, there: 4, .. }), "{five:?}");
+        assert_eq!(Dpdk::open_for(eal, &device, None, 4, FEW).expect("it has four").len(), 4);
+    };
+    thread::spawn(run).join().expect("it runs to its end");
+}
+
+/// Takes datagrams of flows, which are filled with numbers from `first` on, until each has come; returns the queues by
+/// which those of each came.
+fn queues_of(
+    ports: &mut Dpdk,
+    sockets: &[UdpSocket],
+    to: SocketAddr,
+    first: u8,
+) -> Vec<BTreeSet<u16>> {
+    let mut queues = vec![BTreeSet::new(); sockets.len()];
+    let began = Instant::now();
+    while queues.iter().any(BTreeSet::is_empty) {
+        assert!(began.elapsed() < PATIENCE, "by queues {queues:?}");
+        for (number, socket) in (first..).zip(sockets) {
+            socket.send_to(&[number; 8], to).expect("it is sent");
+        }
+        loop {
+            let mut frames = [Frame::default(); BURST];
+            let count = ports.receive(&mut frames).expect("it is there");
+            if count == 0 {
+                break;
+            }
+            for frame in &frames[..count] {
+                let (at, queue) = (frame.at as usize, ports.queue_of(frame));
+                let bytes = &ports.memory()[at..][..frame.len as usize];
+                // Those of UDP over IPv4, behind 42 bytes of headers; the kernel sends other frames, too.
+                let is_ours = bytes.get(12..14) == Some(&[8, 0]) && bytes.get(23) == Some(&17);
+                if let (true, Some(number)) = (is_ours, bytes.get(42))
+                    && let Some(at) = number.checked_sub(first)
+                    && let Some(of_flow) = queues.get_mut(usize::from(at))
+                {
+                    of_flow.insert(queue);
+                }
+            }
+            // None of them has another fate than to be dropped.
+            ports.finish(&frames[..count]).expect("it can");
+        }
+    }
+    queues
+}
+
+/// A thread with several queues takes what comes by each of them, and tells them apart. Where the driver takes rules,
+/// what no rule is for comes by the first one, and a rule's by its own.
+#[test]
+fn a_thread_has_the_queues_that_rules_lead_to() {
+    let run = || {
+        weir_testbed::enter_own_namespace().expect("a namespace of its own");
+        link::ip(&link::tap("lan85", [2, 0, 0, 0, 0, 85])).expect("a tap");
+        let eal = Eal::start(MEMORY).expect("DPDK starts");
+        let pair = Pair { device: "net_tap85,iface=weirtap85", tap: "lan85" };
+        let mut shares = Dpdk::open_pairs_led(eal, &[pair], 8, FEW).expect("they are there");
+        assert_eq!(shares.len(), 1);
+        let mut ports = shares.remove(0).enter().expect("it is one of DPDK's");
+        let rules = ports.flows(0, 4);
+        let commands = "link set weirtap85 up\naddr add 192.0.2.1/24 dev weirtap85\n\
+                        neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev weirtap85\n";
+        link::ip(commands).expect("it has an address");
+        let socket = |_| UdpSocket::bind("192.0.2.1:0").expect("a socket");
+        let sockets: Vec<UdpSocket> = (0..32).map(socket).collect();
+        let to = "192.0.2.2:9".parse().expect("an address");
+        let all = ports.free_buffers();
+        let queues = queues_of(&mut ports, &sockets, to, 1);
+        assert_eq!(ports.free_buffers(), all);
+        let by: BTreeSet<u16> = queues.iter().flatten().copied().collect();
+        assert!(by.iter().all(|queue| *queue < 4), "{by:?}");
+        assert!((0..4).all(|queue| !ports.may_have_left(queue, 0)), "each was found empty");
+        let mut rules = match rules {
+            Ok(rules) => rules,
+            Err(refused) => {
+                println!("no rules here: {refused}");
+                assert_ne!(std::env::var("WEIR_RULES").as_deref(), Ok("must"), "{refused}");
+                assert!(refused.to_string().contains("net_tap85"), "{refused}");
+                assert!(by.len() > 1, "its driver spreads flows: {by:?}");
+                return;
+            }
+        };
+        assert_eq!(by, BTreeSet::from([0]), "what no rule is for");
+        let flows = sockets.iter().take(3).map(|socket| {
+            let from = socket.local_addr().expect("it is bound");
+            FlowKey::new(from, to, Protocol::Udp)
+        });
+        for (number, flow) in (1..).zip(flows) {
+            let rule = Rule { flow, queue: Queue(number) };
+            rules.insert(Location(number.into()), &rule, Serial(1)).expect("it is taken");
+        }
+        let queues = queues_of(&mut ports, &sockets, to, 100);
+        for (at, queues) in queues.iter().enumerate() {
+            let wanted = if at < 3 { at as u16 + 1 } else { 0 };
+            assert_eq!(*queues, BTreeSet::from([wanted]), "flow {at}");
+        }
+        println!("rules led three flows to their queues, and the others came by the first");
     };
     thread::spawn(run).join().expect("it runs to its end");
 }

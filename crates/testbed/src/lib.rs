@@ -8,6 +8,7 @@
 //!   them.
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
 //! * [`decapsulate`]: the far end of tunnels, as an XDP program.
+//! * [`bypass`]: an AF_XDP socket, and the program that hands it frames, for others to call.
 //! * [`packet`]: sockets for whole frames.
 //! * [`programs`]: what BPF programs take of processors.
 //! * [`process`]: child processes that cannot outlive this one.
@@ -31,6 +32,7 @@
 //! # }
 //! ```
 
+pub mod bypass;
 pub mod cgroup;
 pub mod decapsulate;
 mod error;

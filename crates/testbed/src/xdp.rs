@@ -34,14 +34,14 @@ fn always(verdict: u32) -> [libbpf_sys::bpf_insn; 2] {
 }
 
 /// The program takes frames in several buffers (linux/bpf.h, BPF_F_XDP_HAS_FRAGS).
-const HAS_FRAGS: u32 = 1 << 5;
+pub(crate) const HAS_FRAGS: u32 = 1 << 5;
 
 /// Loads an XDP program.
 pub(crate) fn load(program: &[libbpf_sys::bpf_insn], name: &CStr) -> io::Result<OwnedFd> {
     load_with(program, name, 0)
 }
 
-fn load_with(
+pub(crate) fn load_with(
     program: &[libbpf_sys::bpf_insn],
     name: &CStr,
     prog_flags: u32,
@@ -122,18 +122,20 @@ pub(crate) fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
         .map_err(|error| io::Error::other(error.to_string()))
 }
 
+/// One instruction.
+pub(crate) fn put(code: u32, dst: u8, src: u8, off: i16, imm: u32) -> libbpf_sys::bpf_insn {
+    let (code, imm) = (code as u8, imm as i32);
+    let mut one = libbpf_sys::bpf_insn { code, off, imm, ..Default::default() };
+    one.set_dst_reg(dst);
+    one.set_src_reg(src);
+    one
+}
+
 /// `if (pings by IPv4) drop; pass`.
 fn no_pings() -> Vec<libbpf_sys::bpf_insn> {
     use libbpf_sys::{
         BPF_ADD, BPF_ALU64, BPF_B, BPF_H, BPF_JGT, BPF_JMP, BPF_JNE, BPF_K, BPF_LDX, BPF_MEM,
         BPF_MOV, BPF_W, BPF_X,
-    };
-    let put = |code: u32, dst: u8, src: u8, off: i16, imm: u32| {
-        let (code, imm) = (code as u8, imm as i32);
-        let mut one = libbpf_sys::bpf_insn { code, off, imm, ..Default::default() };
-        one.set_dst_reg(dst);
-        one.set_src_reg(src);
-        one
     };
     let [drop, pass] = [libbpf_sys::XDP_DROP, libbpf_sys::XDP_PASS].map(always);
     let mut code = vec![
@@ -167,13 +169,19 @@ impl Pinned {
     pub fn without_pings(path: &Path, frags: bool) -> Result<Self> {
         let pin = || {
             let flags = if frags { HAS_FRAGS } else { 0 };
-            let program = load_with(&no_pings(), c"no_pings", flags)?;
-            let name = CString::new(path.as_os_str().as_bytes())?;
-            // SAFETY: the name is NUL-terminated, and the descriptor is open.
-            let done = unsafe { libbpf_sys::bpf_obj_pin(program.as_raw_fd(), name.as_ptr()) };
-            if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+            Self::at(path, &load_with(&no_pings(), c"no_pings", flags)?)
         };
-        pin().doing(|| format!("pinning a program at {}", path.display()))?;
+        pin().doing(|| format!("pinning a program at {}", path.display()))
+    }
+
+    /// Pins this one.
+    pub(crate) fn at(path: &Path, program: &OwnedFd) -> io::Result<Self> {
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: the name is NUL-terminated, and the descriptor is open.
+        let done = unsafe { libbpf_sys::bpf_obj_pin(program.as_raw_fd(), name.as_ptr()) };
+        if done < 0 {
+            return Err(io::Error::from_raw_os_error(-done));
+        }
         Ok(Self { path: path.to_owned() })
     }
 }

@@ -125,20 +125,22 @@ async fn look(client: &Client, wanted: &Draining) -> anyhow::Result<BackendStatu
     })
 }
 
-/// Waits until the speaker of an instance that drains has withdrawn all routes. Returns whether there is one.
+/// Waits until the speaker of an instance that drains has withdrawn all routes, and says that. Without a speaker there
+/// is nothing to wait for, nor to say.
 ///
 /// # Errors
 /// [`ClientError`]; [`EngineError::Unfinished`] if they are not withdrawn in time.
-pub async fn withdrawn(client: &Client) -> anyhow::Result<bool> {
+pub async fn withdrawn(client: &Client) -> anyhow::Result<Option<String>> {
     let begun = Instant::now();
     loop {
         let report: Report = client.request("GET", "/v1/announce", NO_BODY).await?;
         if report.speaker.is_none() {
-            return Ok(false);
+            return Ok(None);
         }
         let left = report.routes.iter().filter(|one| one.announced != Some(false)).count();
         if report.drained && report.error.is_none() && left == 0 {
-            return Ok(true);
+            let done = "this balancer is drained, and none of its routes is announced any more";
+            return Ok(Some(done.into()));
         }
         if begun.elapsed() >= WITHDRAWN_WITHIN {
             let why = report.error.map_or_else(String::new, |error| format!(": {error}"));

@@ -19,6 +19,9 @@ pub struct Discover {
     pub port: Option<u16>,
     /// The weight of each of its backends. SRV records have their own.
     pub weight: u16,
+    /// Under full NAT, which of the balancer's sources packets of its backends get; none: all of their family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
     /// The name servers that are asked; none: those of this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<SocketAddr>,

@@ -164,8 +164,7 @@ impl Service {
         if !self.forward.is_full_nat() {
             return None;
         }
-        let own = self.nat_sources.get(&backend.name).and_then(|own| nat.some(own));
-        own.or_else(|| nat.of_family(backend.address.is_ipv4()))
+        nat.some(&backend.nat_sources).or_else(|| nat.of_family(backend.address.is_ipv4()))
     }
 }
 

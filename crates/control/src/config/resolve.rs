@@ -172,7 +172,6 @@ fn service(given: validate::Service) -> Service {
             .map(|(name, own)| (name, own.and_then(check)))
             .collect(),
         maintenance: given.maintenance,
-        nat_sources: given.nat_sources,
         backends: given.backends,
         discover: given.discover,
     }

@@ -263,6 +263,7 @@ fn discover(object: &mut Value) {
     add(object, "name", json!({ "pattern": "^[A-Za-z0-9_.-]{1,16}$" }));
     range(object, &["port", "weight"], 1, 65_535);
     range(object, &["most"], 1, 1024);
+    add(object, "nat_sources", json!({ "minItems": 1, "uniqueItems": true }));
     add(object, "servers", json!({ "minItems": 1, "maxItems": 8 }));
     object["anyOf"] = json!([{ "required": ["dns"] }, { "required": ["srv"] }]);
 }

@@ -554,6 +554,11 @@ fn faults_of_what_is_looked_up() {
         ("dns = \"a.b\"\nservers = [\"ns.b\"]", 14, "is not the address of a name server"),
         ("dns = \"a.b\"\nserver = 1", 14, "unknown field `server`"),
         (
+            "dns = \"a.b\"\nnat_sources = [\"10.0.0.2\"]",
+            14,
+            "nat_sources: packets get a source of this host's with forward = \"fullnat\" only",
+        ),
+        (
             "dns = \"a.b\"\n[[service.discover]]\nname = \"web\"\ndns = \"c.d\"",
             15,
             "is on line 12 already",
@@ -567,6 +572,22 @@ fn faults_of_what_is_looked_up() {
     let nat = entry("dns = \"a.b\"\nport = 8080")
         .replace("port = 80\n[[", "port = 80\nforward = \"nat\"\n[[");
     assert_eq!(Config::parse(&nat, "f").unwrap().services[0].discover[0].port, Some(8080));
+    let full_nat = |own: &str| {
+        let text = entry(&format!("dns = \"a.b\"\nnat_sources = [{own}]"))
+            .replace("port = 80\n[[", "port = 80\nforward = \"fullnat\"\n[[");
+        let sources = "nat_sources = [\"10.0.0.2\", \"10.0.0.3\", \"2001:db8::2\"]";
+        text.replacen("[balancer]\n", &format!("[balancer]\n{sources}\n"), 1)
+    };
+    let config = Config::parse(&full_nat("\"10.0.0.3\""), "f").unwrap();
+    let second: std::net::IpAddr = "10.0.0.3".parse().unwrap();
+    assert_eq!(config.services[0].discover[0].nat_sources, [second]);
+    for (own, words) in [
+        ("\"10.0.0.4\"", "\"10.0.0.4\" is not one of balancer.nat_sources"),
+        ("\"2001:db8::2\"", "2001:db8::2 is not of the family of the backend's address"),
+        ("", "nat_sources: the list is empty"),
+    ] {
+        expect_one(words, &full_nat(own), 16, &[words]);
+    }
     let fleet = entry("dns = \"a.b\"").replace("port = 80\n", "port = 80\nmethod = \"tracked\"\n");
     let fleet = fleet + "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n";
     expect_one("fleet", &fleet, 4, &["discover: the balancers of a fleet"]);

@@ -517,6 +517,7 @@ pub(super) struct Discover {
     pub srv: Field<String>,
     pub port: Field<i64>,
     pub weight: Field<i64>,
+    pub nat_sources: Field<Vec<Spanned<String>>>,
     pub servers: Field<Vec<Spanned<String>>>,
     pub every: Field<String>,
     pub most: Field<i64>,

@@ -158,6 +158,14 @@ impl Command {
 impl Backend {
     /// A backend that is to be changed keeps its address.
     pub(super) fn stays_at(&self, there: &Self, service: &str) -> Result<(), EngineError> {
+        // Whoever names none leaves them as they are.
+        if !self.nat_sources.is_empty() && self.nat_sources != there.nat_sources {
+            return Err(EngineError::Conflict(format!(
+                "nat_sources: with others, backend {} of {service} would find packets of its connections with another \
+                 source; remove it, or give the new one another name",
+                self.name
+            )));
+        }
         if (there.address, there.port) == (self.address, self.port) {
             return Ok(());
         }
@@ -469,6 +477,7 @@ impl<P: Plane> Engine<P> {
         let joined = self.service(service)?;
         joined.may_add(backend, others)?;
         self.answers_apart(service, backend)?;
+        self.may_come_from(service, backend)?;
         let routed = joined.configured.forward.passes_routers();
         match self.on_a_link(backend.address) {
             Err(error) if !routed || matches!(error, NeighError::Broadcast { .. }) => {

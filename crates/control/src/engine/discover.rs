@@ -130,6 +130,13 @@ impl ServiceRuntime {
         by.is_some() && !wanted.backends.iter().any(|one| (one.address, one.port) == place)
     }
 
+    /// What such a backend is then: it comes from where its entry says.
+    pub fn as_found(wanted: &Service, member: &PoolMember) -> Option<Backend> {
+        let by = member.found.as_ref().and_then(|found| wanted.discover_named(&found.by));
+        let nat_sources = by?.nat_sources.clone();
+        Self::keeps_found(wanted, member).then(|| Backend { nat_sources, ..member.wanted.clone() })
+    }
+
     /// Forgets entries that the file has no more.
     pub fn prune_discoveries(&mut self) {
         let configured = &self.configured;
@@ -372,6 +379,7 @@ impl<P: Plane> Engine<P> {
                 weight: record.weight,
                 drain: false,
                 backup: record.backup,
+                nat_sources: discover.nat_sources.clone(),
             };
             if there + edits.new.len() >= usize::from(discover.most) {
                 edits

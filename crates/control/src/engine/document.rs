@@ -231,6 +231,7 @@ impl PoolMember {
             weight: self.wanted.weight,
             drain: self.wanted.drain,
             backup: self.wanted.backup,
+            nat_sources: self.wanted.nat_sources.clone(),
             up: self.up,
             found: self.found.clone(),
         }
@@ -253,6 +254,7 @@ impl ServiceRuntime {
             (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
                 && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
+                && wanted.nat_sources == saved.nat_sources
                 && member.found == saved.found
         };
         (self.number, self.seed, self.generation)
@@ -316,6 +318,9 @@ pub struct SavedBackend {
     /// Whether it is a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
+    /// Which of the balancer's sources its packets get under full NAT; none: all of its family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
     /// Whether its health check had it up.
     pub up: bool,
     /// It was looked up.
@@ -355,6 +360,7 @@ impl SavedBackend {
             weight: self.weight,
             drain: self.drain,
             backup: self.backup,
+            nat_sources: self.nat_sources.clone(),
         }
     }
 }

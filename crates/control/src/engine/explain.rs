@@ -113,6 +113,32 @@ impl Explanation {
         let differs = |other: &Elsewhere| other.answered && other.backend != self.backend;
         self.disagreement = self.fleet.iter().any(differs);
     }
+
+    /// It comes to an address and port that packets under full NAT come from.
+    pub(crate) fn is_for_full_nat(&mut self) {
+        self.why = format!(
+            "it comes to a source of full NAT: translated back for the client whose connection has this port, \
+             and dropped as {} if none has",
+            Reason::NoMapping
+        );
+    }
+
+    /// It is what a backend answers with whose service, by this name and with this method, is translated: its source
+    /// becomes the service's.
+    pub(crate) fn is_answer(
+        &mut self,
+        (service, method): (&str, &str),
+        source: SocketAddr,
+        becomes: SocketAddr,
+    ) {
+        self.service = Some(service.into());
+        self.method = Some(method.into());
+        self.translation = Some(format!("{source} becomes {becomes}"));
+        self.why = format!(
+            "it is an answer of nat of service {service}: translated back, and sent on to the client; only one for \
+             this host itself is left to the kernel"
+        );
+    }
 }
 
 impl<P: Plane> Engine<P> {
@@ -191,11 +217,7 @@ impl<P: Plane> Engine<P> {
         };
         let rules = self.plane.mapping_rules().filter(|_| flow.protocol != Protocol::Sctp);
         if rules.is_some_and(|rules| rules.origins.iter().flatten().any(is_source)) {
-            said.why = format!(
-                "it comes to a source of full NAT: translated back for the client whose connection has this port, \
-                 and dropped as {} if none has",
-                Reason::NoMapping
-            );
+            said.is_for_full_nat();
             return;
         }
         let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
@@ -209,15 +231,9 @@ impl<P: Plane> Engine<P> {
                 .into();
             return;
         };
-        let name = &service.configured.name;
         let becomes = (unmap_address(&to.address), to.port.unwrap_or(flow.src_port));
-        said.service = Some(name.clone());
-        said.method = Some(service.configured.method.name().into());
-        said.translation = Some(format!("{own} becomes {}", SocketAddr::from(becomes)));
-        said.why = format!(
-            "it is an answer of nat of service {name}: translated back, and sent on to the client; only one for this \
-             host itself is left to the kernel"
-        );
+        let whose = (service.configured.name.as_str(), service.configured.method.name());
+        said.is_answer(whose, own, becomes.into());
     }
 
     /// Says what the service's lists say of the source; returns whether they deny it.

@@ -555,6 +555,10 @@ impl<P: Plane> Engine<P> {
     ) -> Result<Result<String, Wanted>, EngineError> {
         self.service(service)?.may_add(backend, 0)?;
         self.answers_apart(service, backend)?;
+        if !backend.nat_sources.is_empty() {
+            let why = "nat_sources: each balancer of a fleet has its own, and all have this backend; give none";
+            return Err(EngineError::Invalid(why.into()));
+        }
         let said = format!("backend {} added to {service}", backend.name);
         let Backend { address, port, weight, drain, .. } = *backend;
         self.edited(service, &backend.name, &[Edit::Add { address, port, weight, drain }], said)

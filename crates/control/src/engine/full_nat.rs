@@ -4,7 +4,7 @@
 use super::service::{PoolMember, ServiceRuntime};
 use super::status::NatSourceStatus;
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::{Config, Protocol, Service};
+use crate::config::{Backend, Config, Protocol, Service};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -113,10 +113,11 @@ impl<P: Plane> Engine<P> {
         // Those that stay, by whatever name.
         let stays = |member: &PoolMember| {
             let at = (member.wanted.address, member.wanted.port);
-            let backend = wanted.backends.iter().find(|one| (one.address, one.port) == at)?;
+            let listed = wanted.backends.iter().find(|one| (one.address, one.port) == at).cloned();
+            let backend = listed.or_else(|| ServiceRuntime::as_found(wanted, member))?;
             let has = self.plane.backend(member.id)?.translation?.ports?;
-            let gets = wanted.nat_ports_to(backend, &config.balancer.nat)?;
-            (has != gets).then_some(&backend.name)
+            let gets = wanted.nat_ports_to(&backend, &config.balancer.nat)?;
+            (has != gets).then_some(backend.name)
         };
         service.pool.iter().find_map(stays).map(|backend| {
             format!(
@@ -124,6 +125,39 @@ impl<P: Plane> Engine<P> {
                  source"
             )
         })
+    }
+
+    /// Checks that a backend that is to join a service may have the sources that it names.
+    pub(super) fn may_come_from(
+        &self,
+        service: &str,
+        backend: &Backend,
+    ) -> Result<(), EngineError> {
+        let (own, nat) = (&backend.nat_sources, &self.config.balancer.nat);
+        let forward = self.service(service)?.configured.forward;
+        let wrong = if own.is_empty() {
+            return Ok(());
+        } else if !forward.is_full_nat() {
+            format!(
+                "service {service} has forward = \"{}\", and packets get a source of this host's with \"fullnat\" \
+                 only; give none",
+                forward.name()
+            )
+        } else if let Some(other) = own.iter().find(|one| !nat.addresses.contains(one)) {
+            format!("{other} is not one of balancer.nat_sources; give one of those")
+        } else if let Some(other) =
+            own.iter().find(|one| one.is_ipv4() != backend.address.is_ipv4())
+        {
+            format!(
+                "{other} is not of the family of the backend's address; give those of its family"
+            )
+        } else if nat.some(own).is_none() {
+            "these do not stand one after the other in balancer.nat_sources, each once; give others"
+                .into()
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::Invalid(format!("nat_sources: {wrong}")))
     }
 
     /// The source that a flow has, or would get first, on its way to a backend, and whether it has it.

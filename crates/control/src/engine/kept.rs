@@ -6,6 +6,10 @@ use super::{Engine, EngineError, tolerate};
 use crate::config::Config;
 use crate::history;
 use crate::store::RunLock;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use tracing::{error, info, warn};
 use weir_host::files::{self, is_gone};
@@ -62,7 +66,10 @@ impl<P: Plane> Engine<P> {
             gone.push(run_dir.join(super::document::FILE));
         }
         let logs = self.services.values().filter_map(|service| service.log.as_ref());
-        gone.extend(logs.filter(|log| !log.is_in_place()).map(|log| log.path().to_owned()));
+        // One reading tells of thousands that they are there.
+        let there = listed(run_dir);
+        let logs = logs.filter(|log| !log.is_listed(&there) && !log.is_in_place());
+        gone.extend(logs.map(|log| log.path().to_owned()));
         if self.history.is_gone() {
             gone.push(state_dir.join("history.json"));
         }
@@ -116,6 +123,12 @@ impl<P: Plane> Engine<P> {
         }
         Ok(())
     }
+}
+
+/// The files of a directory, with their numbers; none where it cannot be read.
+fn listed(directory: &Path) -> HashMap<OsString, u64> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| (entry.file_name(), entry.ino())).collect()
 }
 
 /// Which files are gone, in words.

@@ -36,6 +36,7 @@ mod maintenance;
 mod marks;
 mod network;
 mod numbers;
+mod pending_full;
 mod pins;
 mod places;
 mod plan;
@@ -242,6 +243,7 @@ pub struct Engine<P: Plane = LivePlane> {
     unmarked: u32,
     /// Flows that nobody was told of.
     unrecorded: unrecorded::Unrecorded,
+    pending_full: pending_full::Refused,
     /// What is in force instead of the file, which the start would have refused.
     instead: Option<Instead>,
     /// Why the file was refused when a signal had it read last.
@@ -614,6 +616,7 @@ impl<P: Plane> Engine<P> {
             oversize: None,
             unmarked: 0,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
+            pending_full: pending_full::Refused::default(),
             instead: found.instead,
             unfollowed: None,
             unsaved: None,
@@ -818,6 +821,7 @@ impl<P: Plane> Engine<P> {
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
             self.look_at_unrecorded();
+            self.look_at_pending_full();
             self.lines.say_rest();
             tolerate("fold pending flows", self.fold_pending());
             tolerate("clear away services that are gone", self.clear_gone());

@@ -176,7 +176,7 @@ impl<P: Plane> Engine<P> {
         self.attached.retain(|one| !is_off(&one.interface));
         let Err(failure) = done else {
             if let Some(found) = &taken.pins {
-                warn!(found, "pins were removed from outside; they are made again");
+                pinned_again(found, None);
             }
             if let Some(found) = &taken.guard {
                 warn!(found, "the guard was taken away from outside; it is put in place again");
@@ -201,12 +201,7 @@ impl<P: Plane> Engine<P> {
         self.move_back(&pins);
         let taken = self.plane.taken_away(&self.config.balancer.interfaces);
         let Some(found) = taken.pins else { return };
-        match self.plane.put_back().plane() {
-            Ok(()) => warn!(found, "pins were removed from outside; they are made again"),
-            Err(error) => {
-                warn!(found, %error, "pins were removed from outside, and cannot be made again")
-            }
-        }
+        pinned_again(&found, self.plane.put_back().plane().err());
     }
 
     /// Pins that were moved with their directory are moved back. Where they are made anew instead, all is pinned twice,
@@ -250,6 +245,16 @@ impl<P: Plane> Engine<P> {
         self.attached = self.plane.reattach(names, attachment(&self.config)).plane()?;
         self.tell_members(names, &neigh::interfaces().unwrap_or_default())?;
         pinned
+    }
+}
+
+/// Says what became of pins that are gone: they are made again, if nothing failed.
+fn pinned_again(found: &str, failure: Option<EngineError>) {
+    match failure {
+        None => warn!(found, "pins were removed from outside; they are made again"),
+        Some(error) => {
+            warn!(found, %error, "pins were removed from outside, and cannot be made again");
+        }
     }
 }
 

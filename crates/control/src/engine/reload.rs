@@ -417,9 +417,11 @@ impl<P: Plane> Engine<P> {
             planned.pool.push(member);
         }
         // What was looked up stays until the next answer.
-        for member in old.iter().filter(|member| ServiceRuntime::keeps_found(wanted, member)) {
-            if left.remove(&who(&member.wanted)).is_some() {
-                planned.pool.push(member.clone());
+        for member in old {
+            if let Some(found) = ServiceRuntime::as_found(wanted, member)
+                && left.remove(&who(&member.wanted)).is_some()
+            {
+                planned.pool.push(PoolMember { wanted: found, ..member.clone() });
             }
         }
         planned.leaving = left.values().map(|member| member.id).collect();

@@ -187,6 +187,8 @@ pub(super) struct ServiceRuntime {
     /// the same.
     pub base: Option<Base>,
     pub next_base: Option<Base>,
+    /// The backends without which that is followed, as the configuration here did not have them yet.
+    pub unknown: Vec<String>,
     /// A table is built for all.
     pub to_be_shared: bool,
 }
@@ -299,6 +301,7 @@ impl ServiceRuntime {
             collected: HashMap::new(),
             base: None,
             next_base: None,
+            unknown: Vec::new(),
             to_be_shared: false,
         };
         runtime.set_young(limits);
@@ -696,6 +699,7 @@ impl ServiceRuntime {
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
         self.base = self.next_base.take().or(self.base.take()).filter(|_| self.is_shared());
+        self.unknown = self.unknown_members();
         match self.turned(now) {
             Ok(true) => {}
             Ok(false) => {

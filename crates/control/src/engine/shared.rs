@@ -71,6 +71,22 @@ impl ServiceRuntime {
         self.base.as_ref().is_none_or(|base| base.digest != digest)
     }
 
+    /// Whether a pool has somebody of whom nothing is known here.
+    pub fn lacks_one_of(&self, pool: &[Share]) -> bool {
+        pool.iter().any(|share| self.member(&share.name).is_none())
+    }
+
+    /// Those of the pool of the last step of whom nothing is known here.
+    pub fn unknown_members(&self) -> Vec<String> {
+        let unknown = |share: &&Share| self.member(&share.name).is_none();
+        self.agreed.iter().flatten().filter(unknown).map(|share| share.name.clone()).collect()
+    }
+
+    /// Whether the configuration has somebody now without whom the table of its step was followed.
+    pub fn has_joined(&self) -> bool {
+        self.unknown.iter().any(|name| self.member(name).is_some())
+    }
+
     /// After a restart: what packets follow is a table of the fleet.
     pub fn base_of_published(&mut self, shelf: &Shelf) {
         if self.base.is_none() && self.is_shared() {

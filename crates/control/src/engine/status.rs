@@ -139,7 +139,7 @@ pub struct PlaneStatus {
     pub utilisation_plus: f64,
     /// What it has counted, by name (docs/planes.md).
     pub counts: BTreeMap<String, u64>,
-    /// Whose rules lead packets of known connections ("emulated", "ntuple"); none if none are wanted.
+    /// Whose rules lead packets of known connections ("emulated", "emulated-veth", "ntuple", "rte_flow"); none if none are wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<String>,
     /// Why there are no rules, if they are wanted: the plane goes on without.
@@ -372,6 +372,9 @@ pub struct BackendStatus {
     /// The tunnel that its packets go through; none if they reach it as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelStatus>,
+    /// Which of the balancer's sources its packets get under full NAT; none: all of its family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<IpAddr>,
     /// Packets forwarded to it.
     pub packets: u64,
     /// Bytes forwarded to it.
@@ -716,6 +719,7 @@ impl<P: Plane> Engine<P> {
                 .chain(held)
                 .chain(self.following.trouble())
                 .chain(nat)
+                .chain(self.pending_full_warning())
                 .chain(ending)
                 .chain(failed)
                 .chain(self.plane.trouble())
@@ -903,6 +907,7 @@ impl<P: Plane> Engine<P> {
                 number: member.id.get(),
                 address: member.wanted.address,
                 port: member.wanted.port,
+                nat_sources: member.wanted.nat_sources.clone(),
                 weight: member.wanted.weight,
                 state: state.into(),
                 maintenance: service.maintenance_of(member),

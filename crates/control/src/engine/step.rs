@@ -305,6 +305,8 @@ impl<P: Plane> Engine<P> {
         let table = |name: &str| step.as_ref().and_then(|step| step.table_at(step.stage, name));
         let rows = |name: &str| step.as_ref().and_then(|step| step.rows_at(step.stage, name));
         let learning = self.is_learning();
+        let awaits =
+            fleet.is_followed() && step.as_ref().is_some_and(|step| fleet.change() < step.change);
         let mut ready = Vec::new();
         for &number in numbers {
             let Some(name) = self.names.get(&number).cloned() else { continue };
@@ -330,6 +332,12 @@ impl<P: Plane> Engine<P> {
             }
             let (agreed, shared) = (service.agreed.is_some(), service.is_shared());
             let here = match table(name).filter(|_| fresh && agreed && shared) {
+                // A table without them would lead their connections to others.
+                Some(_)
+                    if awaits && service.agreed.iter().any(|pool| service.lacks_one_of(pool)) =>
+                {
+                    false
+                }
                 Some(digest) => self.table_is_here(name, digest),
                 None => !shared,
             };
@@ -489,7 +497,7 @@ impl<P: Plane> Engine<P> {
         let Some(stepping) = self.stepping() else { return };
         let Some(step) = stepping.step.clone() else { return };
         let (over, now) = (stepping.over == Some(step.id()), Instant::now());
-        let left = |service: &ServiceRuntime| service.is_left(now);
+        let left = |service: &ServiceRuntime| service.is_left(now) || service.has_joined();
         if over {
             let reachable = self
                 .fleet
@@ -562,6 +570,7 @@ impl<P: Plane> Engine<P> {
                     && (table.is_none() || service.turn.is_none())
                     && (service.agreed.as_ref() != Some(*pool)
                         || service.unsure
+                        || service.has_joined()
                         || service.is_left(now)
                         || service.builder.published().is_none()
                         || table.flatten().is_some_and(|digest| service.lacks(digest)))
@@ -779,6 +788,18 @@ impl<P: Plane> Engine<P> {
         (needed, doubted)
     }
 
+    /// Whether these pools have backends of which the configuration that is still on its way here tells: a table without
+    /// them would lead their connections to others. Where that configuration cannot be followed, its part of them is
+    /// done without.
+    fn awaits_members(&self, step: &Step, pools: &Pools) -> bool {
+        let Some(fleet) = &self.fleet else { return false };
+        fleet.change() < step.change
+            && fleet.is_followed()
+            && pools.iter().any(|(name, pool)| {
+                self.services.get(name).is_some_and(|service| service.lacks_one_of(pool))
+            })
+    }
+
     /// Makes packets follow these pools. Returns whether they do.
     fn has_committed(&mut self, step: &Step, pools: &Pools) -> bool {
         let Some(stepping) = self.stepping() else { return false };
@@ -791,7 +812,8 @@ impl<P: Plane> Engine<P> {
         }
         // Who comes late lets flows start until it can follow.
         let late = step.stage == Stage::Done;
-        if late && !self.tables_are_here(step, step.stage, pools)
+        if self.awaits_members(step, pools)
+            || late && !self.tables_are_here(step, step.stage, pools)
             || !self.has_collected_for(step, pools)
             || !self.tables_are_here(step, step.stage, pools)
         {

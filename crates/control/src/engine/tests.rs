@@ -71,7 +71,15 @@ struct World {
 
 fn backend(service: u8, n: u8) -> Backend {
     let address = Ipv4Addr::new(10, 9, service, n).into();
-    Backend { name: format!("b{n}"), address, port: None, weight: 1, drain: false, backup: false }
+    Backend {
+        name: format!("b{n}"),
+        address,
+        port: None,
+        weight: 1,
+        drain: false,
+        backup: false,
+        nat_sources: Vec::new(),
+    }
 }
 
 /// Services a, b, ... with three backends each, b1 to b3.
@@ -764,6 +772,23 @@ fn flows_that_nobody_is_told_of_are_warned_of() {
     world.upkeep_later();
     assert!(world.warnings()[0].starts_with("40 flows"), "the last may be there still");
     world.engine.ahead += 61;
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+/// New flows that find no room while a table is made are warned of, until nobody was refused for a while.
+#[test]
+fn first_packets_that_find_no_room_are_warned_of() {
+    let mut world = World::new(1);
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.plane.counters.dropped.insert(weir_wire::Reason::PendingFull, 30);
+    world.upkeep_later();
+    let said = world.warnings();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("30 first packets were dropped (pending_full)"), "{said:?}");
+    assert!(said[0].contains("limits.pending_flows"), "{said:?}");
+    world.engine.ahead += 60;
     world.upkeep_later();
     assert_eq!(world.warnings(), Vec::<String>::new());
 }

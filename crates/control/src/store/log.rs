@@ -10,10 +10,12 @@
 //! overwrites the rest. The checksum covers the position too: a record that was copied or
 //! moved by whatever means is not taken for one of ours.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -111,6 +113,8 @@ fn checksum(bytes: &[u8; RECORD], index: usize) -> [u8; 3] {
 pub struct StateLog {
     path: PathBuf,
     file: File,
+    /// Its number in its file system, if that can be told.
+    inode: Option<u64>,
     map: MmapMut,
     len: usize,
     live: usize,
@@ -212,6 +216,7 @@ impl StateLog {
     fn of(path: &Path, file: File, map: MmapMut) -> Self {
         Self {
             path: path.to_path_buf(),
+            inode: file.metadata().ok().map(|about| about.ino()),
             file,
             map,
             len: 0,
@@ -284,6 +289,13 @@ impl StateLog {
     /// Whether the file is still there: somebody may have removed it.
     pub fn is_in_place(&self) -> bool {
         is_at(&self.file, &self.path)
+    }
+
+    /// Whether the file is among those of its directory, each with its number. One that is not may be there all the
+    /// same, where the file system lists other numbers than files have.
+    pub fn is_listed(&self, files: &HashMap<OsString, u64>) -> bool {
+        let listed = self.path.file_name().and_then(|name| files.get(name));
+        self.inode.is_some() && listed == self.inode.as_ref()
     }
 
     /// Records in the file, dead ones included.

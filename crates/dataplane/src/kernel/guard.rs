@@ -70,8 +70,9 @@ impl KernelPlane {
         if self.links.pin_guard_again(directory)? { Ok(()) } else { self.guard() }
     }
 
-    /// Whether somebody has detached it: a link of the hook's says nothing of that, but one that is attached keeps its
-    /// priority from others. Where somebody else has taken the priority since, this does not find it.
+    /// Whether somebody has detached it. The kernel does not tell: of a link of netfilter's it says where it was put, also
+    /// when it is not there any more, and its list of hooks (nfnetlink_hook) is left out of many kernels. But one that is
+    /// attached keeps its priority from others. Where somebody else has taken the priority since, this does not find it.
     pub fn is_guard_detached(&self) -> bool {
         let is_free = |program: &OwnedFd, link: &OwnedFd| {
             let Ok(info) = info_of(link) else { return false };

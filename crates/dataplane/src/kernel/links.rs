@@ -10,6 +10,7 @@ use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use weir_host::files::is_gone;
 
 #[derive(Default)]
 struct Held {
@@ -73,10 +74,7 @@ impl Links {
                 }
                 let Some(name) = name_of(index) else { continue };
                 let pin = directory.join(link::pin_name(&name));
-                // One that leads nowhere may be there; if it leads to another interface, that is said.
-                if link::open(&pin).is_ok_and(|there| interface_of(&there) == 0) {
-                    let _ = fs::remove_file(&pin);
-                }
+                make_way(directory, &pin, pinned.len());
                 if let Err(error) = link::pin_fd(link, &pin) {
                     failure.get_or_insert(error);
                 }
@@ -120,6 +118,24 @@ impl Links {
 fn pinned_in(directory: &Path) -> Vec<OwnedFd> {
     let pins = link::pins_of_links(directory).unwrap_or_default();
     pins.iter().filter_map(|pin| link::open(pin).ok()).collect()
+}
+
+/// Clears a pin's place: one that leads nowhere is removed, and one that leads to another interface, since the two have
+/// swapped names, gets that one's name, which may have to be cleared in turn. What stays in the way is said by whoever
+/// pins. `most`: pins that may be moved.
+fn make_way(directory: &Path, pin: &Path, most: usize) {
+    let Ok(there) = link::open(pin) else { return };
+    let index = interface_of(&there);
+    if index == 0 {
+        let _ = fs::remove_file(pin);
+        return;
+    }
+    let own = name_of(index).map(|name| directory.join(link::pin_name(&name)));
+    let Some(own) = own.filter(|own| own != pin && most > 0) else { return };
+    make_way(directory, &own, most - 1);
+    if is_gone(&own) {
+        let _ = fs::rename(pin, own);
+    }
 }
 
 /// The number of the interface that a link is on; 0: none.

@@ -23,19 +23,30 @@ pub(super) fn one_queue(interface: u32) -> Result<(), Error> {
     Err(Error::System { what: format!("interface {name} has {queues} receive queues"), source })
 }
 
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
 /// How many receive queues an interface has.
 pub(super) fn queues(interface: u32) -> Result<u32, Error> {
-    /// `struct ethtool_channels`.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Channels {
-        command: u32,
-        most: [u32; 4],
-        rx: u32,
-        tx: u32,
-        other: u32,
-        combined: u32,
-    }
+    Ok(channels(interface)?.map_or(1, |channels| (channels.rx + channels.combined).max(1)))
+}
+
+/// How many queues an interface sends by.
+pub(super) fn transmit_queues(interface: u32) -> Result<u32, Error> {
+    Ok(channels(interface)?.map_or(1, |channels| (channels.tx + channels.combined).max(1)))
+}
+
+/// Its queues; a device that cannot say has one.
+fn channels(interface: u32) -> Result<Option<Channels>, Error> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     let name = name_of(interface);
@@ -50,7 +61,5 @@ pub(super) fn queues(interface: u32) -> Result<u32, Error> {
     let socket = socket.context(|| "open a socket to ask for queues".into())?;
     // SAFETY: the request names a device and points to the structure that the command fills.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    let queues = channels.rx + channels.combined;
-    // A device that cannot say has one.
-    Ok(if done < 0 { 1 } else { queues.max(1) })
+    Ok((done >= 0).then_some(channels))
 }

@@ -452,6 +452,14 @@ impl XskPorts {
         device::queues(interface)
     }
 
+    /// How many queues an interface of this thread's namespace sends by.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn transmit_queues(interface: u32) -> Result<u32, Error> {
+        device::transmit_queues(interface)
+    }
+
     /// Frees a frame's memory.
     ///
     /// # Panics

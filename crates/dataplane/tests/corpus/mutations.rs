@@ -1,6 +1,6 @@
 //! Faults that are put into the program, each of which some case must find.
 
-use crate::format::{File, directory};
+use crate::format::{Case, File, directory};
 use crate::world::{self, Kernels};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -23,6 +23,26 @@ pub struct Mutation {
     /// Tried whenever the tests run.
     #[serde(default)]
     pub always: bool,
+    /// A case that finds it, as `FILE: NAME`. It is asked before all others, which saves their time.
+    pub case: Option<String>,
+}
+
+impl Mutation {
+    /// Whether this is the case that is known to find it.
+    fn names(&self, file: &File, case: &Case) -> bool {
+        let known = self.case.as_deref().and_then(|known| known.split_once(": "));
+        known.is_some_and(|(in_file, name)| file.name == in_file && case.name == name)
+    }
+
+    /// Whether the case that it names is there, if it names one.
+    pub fn names_a_case(&self, files: &[File]) -> bool {
+        self.case.is_none() || all(files).any(|(file, case)| self.names(file, case))
+    }
+}
+
+/// All cases, in the order of the files.
+fn all(files: &[File]) -> impl Iterator<Item = (&File, &Case)> {
+    files.iter().flat_map(|file| file.case.iter().map(move |case| (file, case)))
 }
 
 pub fn listed() -> Vec<Mutation> {
@@ -54,20 +74,20 @@ pub fn apply(
     Ok(())
 }
 
-/// The case that finds it, in this order of the files.
+/// The case that finds it: the one that it names, or the first other one. `name` is that of the build, and nobody else's.
 ///
 /// # Errors
 /// Why it is none: it does not apply, or build, or load; or nothing finds it.
-pub fn find(mutation: &Mutation, files: &[File]) -> Result<String, String> {
+pub fn find(mutation: &Mutation, files: &[File], name: &str) -> Result<String, String> {
     let mut sources = object::sources();
     apply(mutation, &mut sources)?;
-    let object = object::build(&sources, "mutation")?;
+    let object = object::build(&sources, name)?;
     let mut kernels = Kernels::new(Some(object));
-    for file in files {
-        for case in &file.case {
-            if let Some(wrong) = world::run(&mut kernels, file, case)?.first() {
-                return Ok(wrong.clone());
-            }
+    let named = all(files).filter(|(file, case)| mutation.names(file, case));
+    let others = all(files).filter(|(file, case)| !mutation.names(file, case));
+    for (file, case) in named.chain(others) {
+        if let Some(wrong) = world::run(&mut kernels, file, case)?.first() {
+            return Ok(wrong.clone());
         }
     }
     Err("no case finds it".into())

@@ -13,11 +13,12 @@ use rand_chacha::ChaCha8Rng;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::account::Account;
 use super::http;
 use super::spec::{Kind, Plan, Planner};
+use super::upload::{Body, PIECE, pace};
 use super::verdict::{Failure, Home};
 use super::{Shared, http::read_answer};
 use crate::quic::Peer;
@@ -205,6 +206,8 @@ impl Flow {
                 let mut buffer = vec![0; 64 << 10];
                 self.ask(&mut stream, http::BIG, &mut buffer).await
             }
+            // Boxed for the same reason.
+            Kind::Upload => Box::pin(self.upload(&mut stream, plan)).await,
             Kind::Short | Kind::Udp | Kind::Quic => {
                 self.ask(&mut stream, http::SMALL, &mut [0; 512]).await
             }
@@ -255,6 +258,47 @@ impl Flow {
         let after = (self.kind != Kind::Download).then(|| before.elapsed());
         self.answered(backend, bytes, after);
         Ok(())
+    }
+
+    /// Asks once, so that it is known where the connection lives, and sends much. The backend is to have got every
+    /// byte of it, in order.
+    async fn upload(&mut self, stream: &mut TcpStream, plan: Plan) -> Result<(), Failure> {
+        let shared = std::sync::Arc::clone(&self.client.shared);
+        // On the heap: few connections need so much.
+        let mut buffer = vec![0; PIECE];
+        self.ask(stream, http::SMALL, &mut buffer).await?;
+        let mut body = Body::new(plan.random, shared.spec.upload_bytes);
+        self.send(stream, body.head().as_bytes()).await?;
+        let mut due = tokio::time::Instant::now();
+        while let Some(piece) = body.next(&mut buffer) {
+            self.send(stream, piece).await?;
+            due += pace(shared.spec.upload_rate);
+            sleep_until(due).await;
+        }
+        let (patience, mut said) = (shared.spec.timeout, Vec::new());
+        let check = |name: &[u8]| self.meet(name);
+        let take = |piece: &[u8]| said.extend_from_slice(piece);
+        let (backend, bytes) = http::read_body(stream, &mut buffer, patience, check, take).await?;
+        let wanted = body.receipt();
+        if said != wanted.as_bytes() {
+            let said = String::from_utf8_lossy(&said).into_owned();
+            return Err(Failure::Garbled(format!(
+                "{}, of an upload of {}",
+                said.trim(),
+                wanted.trim()
+            )));
+        }
+        self.answered(backend, bytes, None);
+        shared.stats.uploaded(shared.spec.upload_bytes);
+        Ok(())
+    }
+
+    /// Sends a piece of an upload; gives up if nobody takes it.
+    async fn send(&self, stream: &mut TcpStream, piece: &[u8]) -> Result<(), Failure> {
+        match timeout(self.client.shared.spec.timeout, stream.write_all(piece)).await {
+            Err(_) => Err(Failure::Timeout("room for more of an upload")),
+            Ok(sent) => sent.map_err(|error| Failure::of(&error)),
+        }
     }
 
     async fn keepalive(&mut self, stream: &mut TcpStream, plan: Plan) -> Result<(), Failure> {

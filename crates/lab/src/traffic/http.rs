@@ -65,6 +65,17 @@ pub(crate) async fn read_answer(
     patience: Duration,
     check: impl FnOnce(&[u8]) -> Result<usize, Failure>,
 ) -> Result<(usize, u64), Failure> {
+    read_body(stream, buffer, patience, check, |_| ()).await
+}
+
+/// The same; `take` gets the body, piece by piece.
+pub(crate) async fn read_body(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    patience: Duration,
+    check: impl FnOnce(&[u8]) -> Result<usize, Failure>,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(usize, u64), Failure> {
     let mut filled = 0;
     let (backend, body, mut got) = loop {
         if filled == buffer.len() {
@@ -72,11 +83,14 @@ pub(crate) async fn read_answer(
         }
         filled += piece(stream, &mut buffer[filled..], patience, "answer").await?;
         if let Some(head) = parse_head(&buffer[..filled])? {
+            take(&buffer[head.length..filled]);
             break (check(head.backend)?, head.body, (filled - head.length) as u64);
         }
     };
     while got < body {
-        got += piece(stream, buffer, patience, "rest of the answer").await? as u64;
+        let length = piece(stream, buffer, patience, "rest of the answer").await?;
+        take(&buffer[..length]);
+        got += length as u64;
     }
     if got > body {
         return Err(Failure::Garbled(format!("{} bytes too many", got - body)));

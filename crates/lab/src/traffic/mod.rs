@@ -11,6 +11,7 @@ mod held;
 mod http;
 mod spec;
 mod stats;
+mod upload;
 mod verdict;
 
 use std::cell::{Cell, RefCell};
@@ -156,7 +157,7 @@ impl TrafficHandle {
     }
 
     /// Ends the run politely: no new connections; those that are open make one last request, to
-    /// see that they still sit at their backend, and close. Downloads are waited for.
+    /// see that they still sit at their backend, and close. Downloads and uploads are waited for.
     ///
     /// # Errors
     /// If a client could not run; connections that broke are no error but in the report.

@@ -21,6 +21,9 @@ pub enum Kind {
     Keepalive,
     /// One request with a long answer, which nginx sends slowly.
     Download,
+    /// A request with a short answer, and one with a long body, which the client sends slowly. The answer to that says
+    /// what has come.
+    Upload,
     /// One request with a short answer, then the connection is closed.
     Short,
     /// A UDP socket that asks an echo server every so often, for a while.
@@ -31,14 +34,15 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of [`Mix`].
-    pub const ALL: [Self; 5] =
-        [Self::Keepalive, Self::Download, Self::Short, Self::Udp, Self::Quic];
+    pub const ALL: [Self; 6] =
+        [Self::Keepalive, Self::Download, Self::Upload, Self::Short, Self::Udp, Self::Quic];
 
     /// The kind in one word, as reports have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keepalive => "keepalive",
             Self::Download => "download",
+            Self::Upload => "upload",
             Self::Short => "short",
             Self::Udp => "udp",
             Self::Quic => "quic",
@@ -60,6 +64,8 @@ pub struct Mix {
     pub keepalive: f64,
     /// Weight of [`Kind::Download`].
     pub download: f64,
+    /// Weight of [`Kind::Upload`].
+    pub upload: f64,
     /// Weight of [`Kind::Short`].
     pub short: f64,
     /// Weight of [`Kind::Udp`].
@@ -69,20 +75,25 @@ pub struct Mix {
 }
 
 impl Mix {
+    /// Nothing, for what a mix does not name.
+    pub const NONE: Self =
+        Self { keepalive: 0.0, download: 0.0, upload: 0.0, short: 0.0, udp: 0.0, quic: 0.0 };
+
     /// One kind and nothing else.
     pub fn only(kind: Kind) -> Self {
         let weight = |k| f64::from(u8::from(k == kind));
         Self {
             keepalive: weight(Kind::Keepalive),
             download: weight(Kind::Download),
+            upload: weight(Kind::Upload),
             short: weight(Kind::Short),
             udp: weight(Kind::Udp),
             quic: weight(Kind::Quic),
         }
     }
 
-    fn weights(&self) -> [f64; 5] {
-        [self.keepalive, self.download, self.short, self.udp, self.quic]
+    fn weights(&self) -> [f64; 6] {
+        [self.keepalive, self.download, self.upload, self.short, self.udp, self.quic]
     }
 }
 
@@ -130,6 +141,10 @@ pub struct TrafficSpec {
     pub think: Range<Duration>,
     /// Life of a keepalive connection.
     pub life: Range<Duration>,
+    /// Bytes of an upload.
+    pub upload_bytes: u64,
+    /// Rate of an upload, in bytes per second.
+    pub upload_rate: u64,
     /// Pause between datagrams of a UDP flow, and between questions over QUIC.
     pub udp_think: Range<Duration>,
     /// Life of a UDP flow, and of a QUIC connection.
@@ -161,12 +176,21 @@ impl Default for TrafficSpec {
             seed: 1,
             connections: 1000,
             ramp: 2000,
-            mix: Mix { keepalive: 0.6, download: 0.01, short: 0.34, udp: 0.05, quic: 0.0 },
+            mix: Mix {
+                keepalive: 0.6,
+                download: 0.01,
+                upload: 0.005,
+                short: 0.335,
+                udp: 0.05,
+                quic: 0.0,
+            },
             unpromised: Vec::new(),
             ipv6_share: 0.4,
             udp_ipv6_share: 0.0,
             think: Duration::from_millis(500)..Duration::from_secs(3),
             life: Duration::from_secs(2)..Duration::from_secs(30),
+            upload_bytes: 4 << 20,
+            upload_rate: 1 << 20,
             udp_think: Duration::from_millis(200)..Duration::from_secs(1),
             udp_life: Duration::from_secs(2)..Duration::from_secs(20),
             timeout: Duration::from_secs(10),
@@ -201,6 +225,9 @@ impl TrafficSpec {
             if range.is_empty() {
                 return bad("a range of times must not be empty");
             }
+        }
+        if self.upload_bytes == 0 || self.upload_rate == 0 {
+            return bad("an upload has a size and a rate above 0");
         }
         if self.ramp == 0 {
             return bad("a ramp is at least 1 connection per second");
@@ -297,7 +324,9 @@ mod tests {
         spec.ipv6_share = 1.5;
         assert!(spec.check().is_err());
         spec.ipv6_share = 0.5;
-        spec.mix = Mix { keepalive: 0.0, download: 0.0, short: 0.0, udp: 0.0, quic: 0.0 };
+        spec.mix = Mix { keepalive: 0.0, ..Mix::only(Kind::Keepalive) };
+        assert!(spec.check().is_err());
+        spec = TrafficSpec { upload_bytes: 0, ..TrafficSpec::default() };
         assert!(spec.check().is_err());
     }
 }

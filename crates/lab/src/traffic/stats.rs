@@ -83,6 +83,7 @@ pub struct Stats {
     peak: AtomicI64,
     answers: AtomicU64,
     bytes: AtomicU64,
+    uploaded: AtomicU64,
     resent: AtomicU64,
     moved: AtomicU64,
     met: AtomicU64,
@@ -103,6 +104,7 @@ impl Stats {
             peak: AtomicI64::new(0),
             answers: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            uploaded: AtomicU64::new(0),
             resent: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             met: AtomicU64::new(0),
@@ -187,6 +189,11 @@ impl Stats {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// An upload of so many bytes has come to its backend as it was sent.
+    pub(crate) fn uploaded(&self, bytes: u64) {
+        self.uploaded.fetch_add(bytes, Relaxed);
+    }
+
     /// Closes the books on a connection that was not given up (`None`).
     pub(crate) fn end(&self, kind: Kind, home: Home, outcome: Option<&Outcome>) {
         self.open.fetch_sub(1, Relaxed);
@@ -266,6 +273,7 @@ impl Stats {
             untold: self.untold.load(Relaxed),
             answers: self.answers.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
+            uploaded: self.uploaded.load(Relaxed),
             resent: self.resent.load(Relaxed),
             moved: self.moved.load(Relaxed),
             met: self.met.load(Relaxed),
@@ -317,6 +325,8 @@ pub struct Snapshot {
     pub answers: u64,
     /// Bytes of the bodies of answers.
     pub bytes: u64,
+    /// Bytes of uploads that have come to their backends as they were sent, by the hash that the backend says.
+    pub uploaded: u64,
     /// Datagrams that had to be sent again.
     pub resent: u64,
     /// How often clients of QUIC went on from another address and port in the middle of a connection.

@@ -2,8 +2,10 @@
 //! nothing breaks, and show how much work the software is spared; it says nothing of what a card gains.
 
 mod delay;
+mod mirrored;
 
 pub use delay::Delay;
+pub use mirrored::{Leads, Mirrored};
 
 use crate::rule::{Answer, Answered, Limits, Location, Queue, Refusal, Rule, Rules, Serial};
 use rand::{Rng, SeedableRng};
@@ -208,6 +210,11 @@ impl<F> Nic<F> {
 
     /// Time has passed: what is due is carried out.
     pub fn advance(&mut self, now: Duration) {
+        self.advance_and_tell(now, &mut |_| {});
+    }
+
+    /// The same; `tell` is given the flows whose packets may go elsewhere now.
+    pub fn advance_and_tell(&mut self, now: Duration, tell: &mut dyn FnMut(&FlowKey)) {
         let passed = now.saturating_sub(self.now).as_secs_f64();
         self.now = now.max(self.now);
         if let Some(rate) = self.profile.rate {
@@ -218,17 +225,18 @@ impl<F> Nic<F> {
             && due <= self.now
         {
             self.agenda.pop();
-            self.carry_out(at);
+            self.carry_out(at, tell);
         }
         let expected = self.profile.dropped * passed * self.in_force as f64;
         if expected > 0.0 && self.rng.random_bool(expected.min(1.0)) {
-            self.drop_one();
+            self.drop_one(tell);
         }
     }
 
-    fn carry_out(&mut self, at: u32) {
+    fn carry_out(&mut self, at: u32, tell: &mut dyn FnMut(&FlowKey)) {
         let place = &mut self.places[at as usize];
         let Some(command) = place.commands.pop_front() else { return };
+        place.rule.iter().chain(&command.rule).for_each(|rule| tell(&rule.flow));
         let what = match command.rule {
             Some(rule) if command.refused => {
                 self.statistics.refused += 1;
@@ -266,7 +274,7 @@ impl<F> Nic<F> {
     }
 
     /// A rule goes that nobody asked to go.
-    fn drop_one(&mut self) {
+    fn drop_one(&mut self, tell: &mut dyn FnMut(&FlowKey)) {
         let from = self.rng.random_range(0..self.places.len());
         let all = self.places.len();
         let found = (0..all).map(|by| (from + by) % all).find(|&at| self.places[at].rule.is_some());
@@ -276,6 +284,43 @@ impl<F> Nic<F> {
             self.in_force -= 1;
             self.statistics.dropped += 1;
             forget(&mut self.of_flow, &rule.flow, at as u32);
+            tell(&rule.flow);
+        }
+    }
+
+    /// What a packet of this flow meets at a place and, if that wavers, what it may meet as well.
+    fn stands(&self, at: u32, flow: &FlowKey) -> (Option<Rule>, Option<Option<Rule>>) {
+        let place = &self.places[at as usize];
+        let next = place.commands.front();
+        let wavers = next.is_some_and(|next| next.due <= self.now + self.profile.wavering);
+        let before = place.rule.filter(|rule| rule.flow == *flow);
+        let after = next.filter(|_| wavers).map(|next| {
+            next.rule.filter(|rule| rule.flow == *flow && !next.refused && !next.pretended)
+        });
+        (before, after)
+    }
+
+    /// The queues that a packet of this flow may go to now: by what is in force, and by what comes into force next
+    /// if that wavers.
+    pub fn may_lead(&self, flow: &FlowKey) -> [Queue; 2] {
+        let mut met = [None; 2];
+        for &at in self.of_flow.get(flow).into_iter().flatten() {
+            let (before, after) = self.stands(at, flow);
+            met = [met[0].or(before), met[1].or(after.unwrap_or(before))];
+        }
+        met.map(|rule: Option<Rule>| rule.map_or(Queue::SOFTWARE, |rule| rule.queue))
+    }
+
+    /// The flows whose packets may meet an old rule or a new one now.
+    pub fn wavering(&self, tell: &mut dyn FnMut(&FlowKey)) {
+        let horizon = self.now + self.profile.wavering;
+        if self.agenda.peek().is_none_or(|Reverse((due, _))| *due > horizon) {
+            return;
+        }
+        for Reverse((_, at)) in self.agenda.iter().filter(|Reverse((due, _))| *due <= horizon) {
+            let place = &self.places[*at as usize];
+            let next = place.commands.front().and_then(|next| next.rule.as_ref());
+            place.rule.iter().chain(next).for_each(|rule| tell(&rule.flow));
         }
     }
 
@@ -283,13 +328,7 @@ impl<F> Nic<F> {
     pub fn lead(&mut self, flow: &FlowKey) -> Queue {
         let mut found = None;
         for &at in self.of_flow.get(flow).into_iter().flatten() {
-            let place = &self.places[at as usize];
-            let next = place.commands.front();
-            let wavers = next.is_some_and(|next| next.due <= self.now + self.profile.wavering);
-            let before = place.rule.filter(|rule| rule.flow == *flow);
-            let after = next.filter(|_| wavers).map(|next| {
-                next.rule.filter(|rule| rule.flow == *flow && !next.refused && !next.pretended)
-            });
+            let (before, after) = self.stands(at, flow);
             let met = match after {
                 Some(after) if self.rng.random() => after,
                 _ => before,

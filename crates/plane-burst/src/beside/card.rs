@@ -20,6 +20,10 @@ pub enum RulesOf {
     Emulated,
     /// A network card's, by the kernel's ntuple interface.
     Ntuple,
+    /// Those of DPDK's devices, by `rte_flow`.
+    RteFlow,
+    /// An emulated card's that a program plays at the far end of a veth device.
+    Veth,
 }
 
 /// Which rules are wanted.
@@ -51,14 +55,19 @@ impl Wanted {
         Setup { choice: self.choice, hysteresis: self.hysteresis, audit: AUDIT, ..Setup::default() }
     }
 
-    /// The emulated card.
-    pub fn emulated(&self) -> Card {
+    /// How an emulated card with so many queues behaves, and frames that each of these holds.
+    pub(super) fn profile(&self, queues: u16, ring: u32) -> Profile {
         let rules = self.rules as usize;
         let profile = match self.hostile {
-            true => Profile::hostile(rules, self.queues),
-            false => Profile::sound(rules, self.queues),
+            true => Profile::hostile(rules, queues),
+            false => Profile::sound(rules, queues),
         };
-        let profile = Profile { ring: EMULATED_RING, ..profile };
+        Profile { ring, ..profile }
+    }
+
+    /// The emulated card of memory.
+    pub fn emulated(&self) -> Card {
+        let profile = self.profile(self.queues, EMULATED_RING);
         Card::Emulated(Box::new(Nic::new(profile, rand::random())))
     }
 
@@ -249,8 +258,7 @@ impl Offloaded<Card> {
         now: Duration,
     ) -> Result<usize, P::Error> {
         let mut of_card = [Frame::default(); BURST];
-        // Ports ask all of their queues for a burst.
-        let full = received.len() == BURST;
+        let all = received.len();
         received.sort_by_key(|frame| ports.queue_of(frame));
         let (mut rest, mut taken) = (received, 0);
         for queue in (0..self.offload().card().limits().queues).map(Queue) {
@@ -268,7 +276,7 @@ impl Offloaded<Card> {
                     let count = rest.iter().take_while(of_queue).count();
                     let (burst, others) = std::mem::take(&mut rest).split_at_mut(count);
                     rest = others;
-                    (burst, card.is_empty(queue, count, full, now))
+                    (burst, card.is_empty(queue, count, ports.may_have_left(queue.0, all), now))
                 }
             };
             if burst.is_empty() {

@@ -13,6 +13,7 @@ mod card;
 mod decide;
 mod offloaded;
 mod run;
+mod veth;
 mod ways;
 
 pub use card::{Card, Decides, Ruled, RulesOf, Wanted};

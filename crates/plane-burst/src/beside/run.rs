@@ -7,7 +7,7 @@
 //! takes what it has received to the end. What they all write are marks and counts of backends, by atomic operations:
 //! marks once for a flow and period, counts once for a burst and backend.
 
-use super::{Card, Decides, Ruled, RulesOf, Wanted};
+use super::{Card, Decides, Ruled, RulesOf, Wanted, veth};
 use crate::ports::{AfXdp, BURST, Frame, Ports};
 use crate::utilisation::Utilisation;
 use std::cell::{Cell, RefCell};
@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_dataplane::card::FarEnd;
 use weir_dataplane::user::{Standing, UserMemory};
 use weir_dataplane::xsk::{XskConfig, XskPorts};
 use weir_dataplane::{Error, KernelPlane, PinnedLink};
@@ -164,25 +165,46 @@ fn card(
     wanted: &Wanted,
     directory: &Path,
     threads: usize,
-) -> Result<(Card, Option<PinnedLink>), String> {
+) -> Result<(Card, Option<Whose>), String> {
     if threads > 1 {
         return Err(format!("{threads} threads share the queues, and rules need a single one"));
     }
     match wanted.card {
         RulesOf::Emulated => Ok((wanted.emulated(), None)),
+        RulesOf::RteFlow => {
+            Err("rte_flow rules are of devices of DPDK's, and there are none".into())
+        }
         RulesOf::Ntuple => {
-            let pinned = KernelPlane::left_in(directory).map_err(|error| error.to_string())?;
-            let links = pinned.unwrap_or_default().links;
-            let [link] = &links[..] else {
-                let count = links.len();
-                return Err(format!("rules are of one card, and there are {count} interfaces"));
-            };
+            let link = only_link(directory)?;
             let mut device = Device::open(&link.interface).map_err(|why| why.to_string())?;
             device.leads_to_the_first_queue().map_err(|why| why.to_string())?;
             device.flush(wanted.rules).map_err(|why| why.to_string())?;
-            Ok((wanted.of(device, SETTLES, RING), Some(link.clone())))
+            Ok((wanted.of(device, SETTLES, RING), Some(Whose { link, far: None })))
+        }
+        RulesOf::Veth => {
+            let link = only_link(directory)?;
+            let (card, far) = veth::card(wanted, &link.interface)?;
+            Ok((wanted.of(card, SETTLES, RING), Some(Whose { link, far: Some(far) })))
         }
     }
+}
+
+/// The interface that the program is attached to, if it is one.
+fn only_link(directory: &Path) -> Result<PinnedLink, String> {
+    let pinned = KernelPlane::left_in(directory).map_err(|error| error.to_string())?;
+    let links = pinned.unwrap_or_default().links;
+    match &links[..] {
+        [link] => Ok(link.clone()),
+        links => Err(format!("rules are of one card, and there are {} interfaces", links.len())),
+    }
+}
+
+/// Whose rules they are.
+#[derive(Clone)]
+struct Whose {
+    link: PinnedLink,
+    /// Where a program plays the card, if one does.
+    far: Option<FarEnd>,
 }
 
 /// What a thread begins with.
@@ -199,17 +221,19 @@ struct HasRules {
     card: Card,
     setup: RuleSetup,
     /// The interface whose they are, if it is one.
-    of: Option<PinnedLink>,
+    of: Option<Whose>,
 }
 
 /// Whether packets that no rule matches still come by the first queue, and all of one interface: what stands behind a
 /// queue would be taken for a backend's otherwise. An interface that is gone has no queues.
-fn still_leads(link: &PinnedLink, wanted: &[Queue]) -> bool {
-    wanted.is_empty()
-        || wanted.iter().all(|(interface, _)| *interface == link.number)
-            && Device::open(&link.interface)
-                .and_then(|device| device.leads_to_the_first_queue())
-                .is_ok()
+fn still_leads(Whose { link, far }: &Whose, wanted: &[Queue]) -> bool {
+    let leads = || match far {
+        Some(far) => far.has_card(),
+        None => Device::open(&link.interface)
+            .and_then(|device| device.leads_to_the_first_queue())
+            .is_ok(),
+    };
+    wanted.is_empty() || wanted.iter().all(|(interface, _)| *interface == link.number) && leads()
 }
 
 impl Part {
@@ -404,7 +428,7 @@ struct Plane<'a> {
     /// Queues that took no socket, about which that was said.
     refused: BTreeSet<Queue>,
     /// The interface whose rules they are.
-    of_card: Option<PinnedLink>,
+    of_card: Option<Whose>,
     memory: Rc<RefCell<UserMemory>>,
 }
 
@@ -491,10 +515,11 @@ impl Plane<'_> {
         self.let_all_go()?;
         match queues(self.directory) {
             Ok(wanted) => {
-                if let Some(link) = &self.of_card
-                    && !still_leads(link, &wanted)
+                if let Some(whose) = &self.of_card
+                    && !still_leads(whose, &wanted)
                 {
-                    return Err(RunError::OtherCard { interface: link.interface.clone() });
+                    let interface = whose.link.interface.clone();
+                    return Err(RunError::OtherCard { interface });
                 }
                 let own = queues_of(&wanted, self.thread, self.together.threads);
                 let refused = &mut self.refused;

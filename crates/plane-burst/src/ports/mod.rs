@@ -63,6 +63,13 @@ pub trait Ports {
         0
     }
 
+    /// Whether a queue may hold more than the last [`receive`](Self::receive), which took so many frames in all, has
+    /// taken out of it.
+    fn may_have_left(&self, _queue: u16, received: usize) -> bool {
+        // All of them are asked for a burst.
+        received == BURST
+    }
+
     /// Does with each frame what its fate says; the buffers are the ports' again.
     ///
     /// # Errors

@@ -8,8 +8,9 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::super::error::Problems;
-use super::super::{Discover, MAX_WEIGHT, Records, resolve, written};
+use super::super::{Discover, Forward, MAX_WEIGHT, NatSources, Records, resolve, written};
 use super::Service;
+use super::full_nat::own_sources;
 use super::scope::Scope;
 use super::service::is_name;
 
@@ -20,24 +21,30 @@ const MOST_SERVERS: usize = 8;
 const DNS: u16 = 53;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The entries of a service. `nat`: its packets are translated.
+/// How a service's packets are forwarded, and whether its backends are looked up by addresses of IPv4, as far as that is
+/// known.
+type Of = (Option<Forward>, Option<bool>);
+
+/// The entries of a service. `sources`: the balancer's.
 pub(super) fn entries(
     raw: Vec<Spanned<written::Discover>>,
-    nat: bool,
+    of: Of,
+    sources: &NatSources,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Discover> {
     let mut names = HashMap::new();
     let each = raw.into_iter().enumerate();
-    each.filter_map(|(at, raw)| entry(raw, at, nat, &mut names, scope)).collect()
+    each.filter_map(|(at, raw)| entry(raw, at, (of, sources), &mut names, scope)).collect()
 }
 
 fn entry(
     raw: Spanned<written::Discover>,
     at: usize,
-    nat: bool,
+    (of, sources): (Of, &NatSources),
     names: &mut HashMap<String, usize>,
     scope: &mut Scope<'_, '_>,
 ) -> Option<Discover> {
+    let nat = of.0.is_some_and(Forward::is_nat);
     let span = raw.span();
     let raw = raw.into_inner();
     let title = match &raw.name {
@@ -64,6 +71,8 @@ fn entry(
             scope.problem(given.span(), "weight", "is not for srv", own);
         }
     }
+    let own = raw.nat_sources.as_ref();
+    let nat_sources = own.map(|given| own_sources(given, of, sources, &mut scope));
     let servers = servers(raw.servers, &mut scope);
     let every = Duration::from_secs(1)..=Duration::from_secs(3600);
     let every = scope.duration(raw.every.as_ref(), "every", every);
@@ -75,6 +84,7 @@ fn entry(
         records: records?,
         port,
         weight: weight.unwrap_or(resolve::WEIGHT),
+        nat_sources: nat_sources.unwrap_or_default(),
         servers,
         every: every.unwrap_or(resolve::DISCOVER_EVERY),
         most: most.unwrap_or(resolve::DISCOVER_MOST),

@@ -72,13 +72,9 @@ pub(super) fn of_backends(
         let (span, backend) = (backend.span(), backend.get_ref());
         let (Some(name), Some(given)) = (&backend.name, &backend.nat_sources) else { continue };
         let mut scope = scope.inner(&format!("backend {:?}", name.get_ref()), span);
-        if forward.is_some_and(|forward| !forward.is_full_nat()) {
-            let wrong = "packets get a source of this host's with forward = \"fullnat\" only";
-            scope.problem(given.span(), "nat_sources", wrong, "remove it, or set forward so");
-            continue;
-        }
         let address = backend.address.as_ref().and_then(|text| text.get_ref().parse().ok());
-        let own = own_sources(given, address, nat, &mut scope);
+        let ipv4 = address.map(|address: IpAddr| address.is_ipv4());
+        let own = own_sources(given, (forward, ipv4), nat, &mut scope);
         if !own.is_empty() {
             all.insert(name.get_ref().clone(), own);
         }
@@ -86,13 +82,18 @@ pub(super) fn of_backends(
     all
 }
 
-/// Those of one backend with this address, if that is one; none, if there is something wrong with them.
-fn own_sources(
+/// Those of backends that packets are forwarded to so, and whose addresses are of IPv4 or not, as far as that is known.
+pub(super) fn own_sources(
     given: &Spanned<Vec<Spanned<String>>>,
-    backend: Option<IpAddr>,
+    (forward, ipv4): (Option<Forward>, Option<bool>),
     nat: &NatSources,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<IpAddr> {
+    if forward.is_some_and(|forward| !forward.is_full_nat()) {
+        let wrong = "packets get a source of this host's with forward = \"fullnat\" only";
+        scope.problem(given.span(), "nat_sources", wrong, "remove it, or set forward so");
+        return Vec::new();
+    }
     let (mut own, mut good): (Vec<IpAddr>, bool) = (Vec::new(), true);
     for one in given.get_ref() {
         let text = one.get_ref();
@@ -106,7 +107,7 @@ fn own_sources(
             Some(known) if own.contains(&known) => {
                 Some((format!("{text} is listed twice"), "remove one"))
             }
-            Some(known) if backend.is_some_and(|one| one.is_ipv4() != known.is_ipv4()) => Some((
+            Some(known) if ipv4.is_some_and(|ipv4| ipv4 != known.is_ipv4()) => Some((
                 format!("{text} is not of the family of the backend's address"),
                 "give those of its family",
             )),

@@ -31,10 +31,10 @@ pub(super) fn table(
     let profiles = [("sound", false), ("hostile", true)];
     let hostile = scope.choice(raw.profile.as_ref(), "profile", &profiles);
     if raw.card.is_none() {
-        scope.missing("card", "give \"emulated\" or \"ntuple\"");
+        scope.missing("card", "give \"emulated\", \"emulated-veth\", \"ntuple\" or \"rte_flow\"");
     }
     let card = scope.choice(raw.card.as_ref(), "card", &RuleCard::ALL)?;
-    if let (Some(profile), true) = (&raw.profile, card != RuleCard::Emulated) {
+    if let (Some(profile), false) = (&raw.profile, card.is_emulated()) {
         let wrong = "only an emulated card behaves as it is told";
         scope.problem(profile.span(), "profile", wrong, "remove it, or give card = \"emulated\"");
     }
@@ -70,14 +70,23 @@ pub(super) fn can_be(
     }
     let Some(offload) = offload else { return };
     let name = offload.card.name();
-    if offload.card == RuleCard::Emulated {
-        return;
+    match (offload.card, kind) {
+        (RuleCard::Ntuple, PlaneKind::Dpdk) => {
+            let wrong = format!("{name} rules are the kernel's, which has no card that DPDK has");
+            refuse(wrong, "give card = \"rte_flow\", or balancer.plane = \"af-xdp\"");
+        }
+        (RuleCard::RteFlow, PlaneKind::AfXdp) => {
+            let wrong = format!("{name} rules are of devices of DPDK's, and this plane has none");
+            refuse(wrong, "give card = \"ntuple\", or balancer.plane = \"dpdk\"");
+        }
+        (RuleCard::EmulatedVeth, PlaneKind::Dpdk) => {
+            let wrong = format!("{name} is at an interface of the kernel's, which DPDK has not");
+            refuse(wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\"");
+        }
+        _ => {}
     }
-    if kind == PlaneKind::Dpdk {
-        let wrong = format!("{name} rules are the kernel's, which has no card that DPDK has");
-        refuse(wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\"");
-    }
-    if beside.interfaces != 1 {
+    let of_one = matches!(offload.card, RuleCard::Ntuple | RuleCard::EmulatedVeth);
+    if of_one && beside.interfaces != 1 {
         let wrong = format!(
             "rules of {name} are of one card, and there are {} interfaces",
             beside.interfaces
@@ -105,7 +114,7 @@ pub(super) fn outlive_looks(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Config;
+    use super::super::super::{Config, offer_dpdk};
     use super::*;
 
     fn parse(balancer: &str, more: &str, service: &str) -> Result<Config, String> {
@@ -114,6 +123,15 @@ mod tests {
              {service}\n[[service.backend]]\nname = \"b0\"\naddress = \"10.0.0.2\"\n"
         );
         Config::parse(&text, "weir.toml").map_err(|error| error.to_string())
+    }
+
+    /// With so many devices of DPDK's.
+    fn dpdk(devices: usize) -> String {
+        offer_dpdk();
+        let interfaces: Vec<_> = (0..devices).map(|number| format!("\"lan{number}\"")).collect();
+        let devices: Vec<_> = (0..devices).map(|number| format!("\"net_ring{number}\"")).collect();
+        let (interfaces, devices) = (interfaces.join(", "), devices.join(", "));
+        format!("plane = \"dpdk\"\ninterfaces = [{interfaces}]\n[dpdk]\ndevices = [{devices}]")
     }
 
     const ONE: &str = "plane = \"af-xdp\"\ninterfaces = [\"eth0\"]";
@@ -131,6 +149,11 @@ mod tests {
         assert!(found.hostile && found.hysteresis == 1);
         let ntuple = parse(ONE, "[offload]\ncard = \"ntuple\"", "").unwrap().offload.unwrap();
         assert_eq!(ntuple.card, RuleCard::Ntuple);
+        let flows = parse(&dpdk(2), "[offload]\ncard = \"rte_flow\"", "").unwrap().offload.unwrap();
+        assert_eq!((flows.card, flows.card.name()), (RuleCard::RteFlow, "rte_flow"));
+        let veth = "[offload]\ncard = \"emulated-veth\"\nprofile = \"hostile\"";
+        let veth = parse(ONE, veth, "").unwrap().offload.unwrap();
+        assert!(veth.card == RuleCard::EmulatedVeth && veth.hostile);
     }
 
     #[test]
@@ -138,9 +161,15 @@ mod tests {
         let card = "[offload]\ncard = \"emulated\"";
         let two = "plane = \"af-xdp\"\ninterfaces = [\"eth0\", \"eth1\"]";
         let kernel = "plane = \"kernel\"\ninterfaces = [\"eth0\"]";
+        let over_dpdk = dpdk(1);
         for (balancer, more, service, wanted) in [
             (ONE, "[offload]", "", "offload: card: is missing"),
-            (ONE, "[offload]\ncard = \"magic\"", "", "give one of emulated, ntuple"),
+            (
+                ONE,
+                "[offload]\ncard = \"magic\"",
+                "",
+                "give one of emulated, ntuple, rte_flow, emulated-veth",
+            ),
             (ONE, &format!("{card}\nrules = 0"), "", "give 1..65536"),
             (ONE, &format!("{card}\nqueues = 1"), "", "give 2..256"),
             (ONE, &format!("{card}\nhysteresis = 0"), "", "give 1..100"),
@@ -150,6 +179,9 @@ mod tests {
             (kernel, card, "", "a plane of kind kernel has no use for rules"),
             (ONE, &format!("[af_xdp]\nthreads = 2\n{card}"), "", "2 threads would not hear"),
             (two, "[offload]\ncard = \"ntuple\"", "", "there are 2 interfaces"),
+            (ONE, "[offload]\ncard = \"rte_flow\"", "", "rules are of devices of DPDK's"),
+            (&over_dpdk, "[offload]\ncard = \"ntuple\"", "", "no card that DPDK has"),
+            (two, "[offload]\ncard = \"emulated-veth\"", "", "there are 2 interfaces"),
             (ONE, card, "idle_timeout = \"59s\"", "59 s are too few where rules"),
         ] {
             let said = parse(balancer, more, service).unwrap_err();

@@ -53,7 +53,6 @@ pub(in super::super) struct Service {
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
     pub maintenance: BTreeMap<String, Vec<Window>>,
-    pub nat_sources: BTreeMap<String, Vec<IpAddr>>,
     pub need: Option<u32>,
     pub backends: Vec<Backend>,
     pub discover: Vec<Discover>,
@@ -191,7 +190,7 @@ pub(super) fn validate(
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let maintenance = maintenance::windows(&raw.backend, &mut scope);
-    let nat_sources = full_nat::of_backends(&raw.backend, forward, nat_sources, &mut scope);
+    let mut own_sources = full_nat::of_backends(&raw.backend, forward, nat_sources, &mut scope);
     let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
@@ -206,8 +205,13 @@ pub(super) fn validate(
             "list the backends, or remove [service.quic]",
         );
     }
-    let discover = discover::entries(raw.discover, nat, &mut scope);
-    let backends = backends(raw.backend, (&vips, any_family, nat), looks_up, &mut scope);
+    // Backends are looked up by the family of the first address.
+    let ipv4 = vips.first().map(|vip| vip.address.is_ipv4());
+    let discover = discover::entries(raw.discover, (forward, ipv4), nat_sources, &mut scope);
+    let mut backends = backends(raw.backend, (&vips, any_family, nat), looks_up, &mut scope);
+    for backend in &mut backends {
+        backend.nat_sources = own_sources.remove(&backend.name).unwrap_or_default();
+    }
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
@@ -236,7 +240,6 @@ pub(super) fn validate(
         check,
         backend_checks,
         maintenance,
-        nat_sources,
         need,
         backends,
         discover,
@@ -736,6 +739,8 @@ fn backend(
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
         backup: raw.backup.is_some_and(Spanned::into_inner),
+        // Whoever knows the balancer's says which.
+        nat_sources: Vec::new(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Backends that were looked up: answers are followed, and nothing but an answer with records changes a pool.
 
 use super::*;
-use crate::config::{Discover, Records};
+use crate::config::{Discover, Forward, Records};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,6 +13,7 @@ fn entry(name: &str) -> Discover {
         records: Records::Dns(format!("{name}.example.org")),
         port: None,
         weight: 1,
+        nat_sources: Vec::new(),
         servers: Vec::new(),
         every: Duration::from_secs(30),
         most: 64,
@@ -74,6 +75,52 @@ impl World {
             self.engine.sweep().expect("nothing is refused");
         }
     }
+}
+
+/// Under full NAT packets of who is found come from the sources that the entry names, and of who is added from those that
+/// the command does; with others, connections break.
+#[test]
+fn who_is_found_or_added_has_sources_of_its_own() {
+    let source = |n: u8| IpAddr::from([10, 0, 9, n]);
+    let mut web = Discover { nat_sources: vec![source(2)], ..entry("web") };
+    let mut world = World::over_with(SoftMemory::new(10_000, 64, 64), (1, ""), |config| {
+        config.balancer.nat.addresses = vec![source(1), source(2)];
+        config.services[0].forward = Forward::FullNat;
+        config.services[0].discover = vec![web.clone()];
+    });
+    world.engine.path = |_, _| {
+        let gateway = "10.0.0.254".parse().ok();
+        Ok(crate::neigh::Path { next: Some(neighbour()), gateway, source: None, mtu: 1500 })
+    };
+    let ports = |world: &World, name: &str| {
+        let member = world.engine.services["a"].member(name).expect("it is there");
+        let translation = world.engine.plane.backend(member.id).expect("it is told").translation;
+        translation.and_then(|to| to.ports).map(|ports| (ports.first, ports.addresses))
+    };
+    world.finds(&web, [1]);
+    assert_eq!(ports(&world, "b1"), Some((0, 2)), "all");
+    assert_eq!(ports(&world, "web-10.7.0.1"), Some((1, 1)));
+
+    let added = |n: u8| Backend { nat_sources: vec![source(n)], ..backend(0, 4) };
+    let refused = world.ask(|reply| Command::Add("a".into(), added(3), reply)).unwrap_err();
+    assert!(refused.to_string().contains("10.0.9.3 is not one of balancer.nat_sources"));
+    world.ask(|reply| Command::Add("a".into(), added(2), reply)).expect("it has that one");
+    let refused = world.ask(|reply| Command::Set("a".into(), added(1), reply)).unwrap_err();
+    assert!(refused.to_string().contains("nat_sources: with others, backend b4"), "{refused}");
+    world.ask(|reply| Command::Set("a".into(), backend(0, 4), reply)).expect("it names none");
+    assert_eq!(ports(&world, "b4"), Some((1, 1)));
+
+    web.nat_sources = vec![source(1)];
+    let mut wanted = world.engine.config.clone();
+    wanted.services[0].discover = vec![web.clone()];
+    let refused = world.engine.reload_as(wanted.clone(), false).unwrap_err().to_string();
+    let words = "nat_sources: with others, backend web-10.7.0.1 would find";
+    assert!(refused.contains(words), "{refused}");
+    assert_eq!(ports(&world, "web-10.7.0.1"), Some((1, 1)), "nothing has changed");
+    world.engine.reload_as(wanted, true).expect("whoever wants that");
+    world.finds(&web, [1]);
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    assert_eq!(ports(&world, "web-10.7.0.1"), Some((0, 1)));
 }
 
 #[test]

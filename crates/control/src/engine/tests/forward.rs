@@ -71,6 +71,7 @@ fn tunnels_follow_the_file() {
         weight: 1,
         drain: false,
         backup: false,
+        nat_sources: Vec::new(),
     };
     world.engine.service("a").unwrap().may_add(&other, 0).expect("a tunnel takes it");
     let back = of(&world, "");
@@ -123,6 +124,7 @@ fn nobody_joins_where_frames_do_not_get() {
             weight: 1,
             drain: false,
             backup: false,
+            nat_sources: Vec::new(),
         };
         let by_command = world.ask(|reply| Command::Add("a".into(), joins.clone(), reply));
         assert!(by_command.unwrap_err().to_string().contains(words));

@@ -66,6 +66,25 @@ fn single_files_that_are_removed_are_written_anew() {
     }
 }
 
+/// A file of the same name is not the one that is written, nor one that has another name now.
+#[test]
+fn a_log_whose_place_another_file_has_is_written_anew() {
+    for another in [false, true] {
+        let mut world = with_states();
+        let path = world.directory.path().join("states-a.log");
+        fs::rename(&path, path.with_extension("aside")).expect("it is there");
+        if another {
+            fs::write(&path, "somebody else's").expect("it is free");
+        }
+        look(&mut world);
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{another}");
+        world.start(0, 50..55);
+        world.engine.drain_reports().expect("nothing is refused");
+        world.check();
+        assert_eq!(written(world), (55, vec!["a".to_owned(), "b".to_owned()]), "{another}");
+    }
+}
+
 #[test]
 fn what_cannot_be_written_anew_is_said_until_it_can() {
     let mut world = with_states();

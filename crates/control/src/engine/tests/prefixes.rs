@@ -295,8 +295,7 @@ fn counters_are_right_after_any_history() {
                 added += 1;
                 let address = Ipv4Addr::new(10, 8, 0, added).into();
                 let (a, name) = ("a".to_owned(), format!("n{added}"));
-                let one =
-                    Backend { name, address, port: None, weight: 3, drain: false, backup: false };
+                let one = Backend { name, address, weight: 3, ..backend(0, 1) };
                 let _ = world.ask(|reply| Command::Add(a, one, reply));
             }
             7 if added > 0 => {

@@ -27,7 +27,9 @@ const CLIENTS: u32 = 400;
 /// The step after which addresses and ports of a connection are used again, where they are not.
 const NEVER: u64 = u64::MAX - 1;
 /// So much of what became of a client is said where that is not what should have.
-const DOINGS: usize = 40;
+const DOINGS: usize = 200;
+/// And what was said in so many lines before is not said again.
+const REPEATED: usize = 12;
 /// Methods whose pools change in step, with few rows, so that many flows share one.
 const RESIDUE: &str = "\"residue\"\nrows = 1024";
 const CONCURY: &str = "\"concury\"\ndcode_bits = 6";
@@ -714,7 +716,12 @@ impl Fleet {
         let mut doings = self.doings.borrow_mut();
         let its = doings.entry(client).or_default();
         let step = self.step.as_ref().map(|step| (step.number, step.stage));
-        its.push_back(format!("{} steps, {step:?}: {}", self.done, what()));
+        let line = format!("{} steps, {step:?}: {}", self.done, what());
+        // Segments that go where those before went say nothing new.
+        if its.iter().rev().take(REPEATED).any(|one| *one == line) {
+            return;
+        }
+        its.push_back(line);
         its.drain(..its.len().saturating_sub(DOINGS));
         drop(doings);
         if self.watched == Some(client) {

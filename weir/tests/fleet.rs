@@ -631,7 +631,9 @@ fn churn(with: impl FnOnce(&mut DemoSpec)) {
     spec.traffic.connections = 1_000;
     // There are flows of UDP, too, and whatever breaks of them is counted apart.
     spec.traffic.unpromised = vec![Kind::Udp];
+    weir_lab::wanted::with_quic(&mut spec);
     (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, Duration::from_secs(20));
+    spec.traffic.quic_timeout = common::PATIENCE;
     spec.goals.changes = 8;
     spec.duration = Duration::from_secs(60);
     spec.show = Show::LinesOnError;
@@ -647,12 +649,16 @@ fn churn(with: impl FnOnce(&mut DemoSpec)) {
     let udp = of_kind(Kind::Udp);
     assert!(udp.completed > 0 && !udp.promised && of_kind(Kind::Short).promised, "{udp:?}");
     assert!(report.table().contains("flows of udp broken, for which nothing is promised"));
+    // Connections of QUIC are promised, wherever their clients go on from.
+    let quic = of_kind(Kind::Quic);
+    assert!(quic.completed > 0 && quic.broken == 0 && quic.promised, "{quic:?}");
+    assert!(report.traffic.totals.moved > quic.completed, "{quic:?}");
 }
 
 #[test]
 fn churn_of_a_fleet_breaks_nothing() {
     churn(|spec| {
-        spec.lab.agent = Some(AgentSpec::new(WEIR));
+        spec.lab.agent = Some(AgentSpec::stamping(WEIR));
         spec.balancer.method = "cheetah".into();
         spec.balancer.service_lines = "answers = \"backend\"".into();
     });

@@ -50,7 +50,7 @@ fn unbroken(lab: &LabSpec, balancer: BalancerSpec, meddle: impl Fn(&Lab)) -> (Ar
     let spec = TrafficSpec {
         seed,
         connections: TRAFFIC,
-        mix: Mix { keepalive: 0.4, download: 0.0, upload: 0.05, short: 0.35, udp: 0.2 },
+        mix: Mix { keepalive: 0.4, upload: 0.05, short: 0.35, udp: 0.2, ..Mix::NONE },
         upload_bytes: 128 << 10,
         timeout: common::PATIENCE,
         detection: common::PATIENCE,

@@ -99,7 +99,7 @@ impl World {
         let traffic = TrafficSpec {
             seed,
             connections: 400,
-            mix: Mix { keepalive: 0.3, download: 0.0, upload: 0.0, short: 0.5, udp: 0.2 },
+            mix: Mix { keepalive: 0.3, short: 0.5, udp: 0.2, ..Mix::NONE },
             // A backend that drains is soon without any.
             life: Duration::from_secs(2)..Duration::from_secs(10),
             udp_life: Duration::from_secs(2)..Duration::from_secs(10),

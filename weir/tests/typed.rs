@@ -137,12 +137,12 @@ static IN_SMALL: [(&str, &str); 23] = [
     (
         "weir bench fleet",
         "weir bench fleet --balancers 3,10 --agents 200 --backends 8 --states 2K --rate 5K --seconds 1 \
-         --connections 20K --rounds 1",
+         --connections 20K --sessions 50 --rounds 1",
     ),
     (
-        "weir bench fleet --balancers 3 --connections 100K --json",
-        "weir bench fleet --balancers 3 --connections 20K --json --agents 200 --backends 8 --states 2K --rate 5K \
-         --seconds 1 --rounds 1",
+        "weir bench fleet --methods concury --balancers 3 --connections 100K --json",
+        "weir bench fleet --methods concury --balancers 3 --connections 20K --json --agents 200 --backends 8 \
+         --states 2K --rate 5K --seconds 1 --sessions 50 --rounds 1",
     ),
     ("weir bench maps", "weir bench maps --keys 2K --lookups 20K --rounds 1"),
     (

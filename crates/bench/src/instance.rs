@@ -109,6 +109,28 @@ impl Instance {
         Ok(Answer { stream, asked, bytes: Vec::new(), whole: None })
     }
 
+    /// Writes another file, as at the start, and has it read.
+    ///
+    /// # Errors
+    /// It is refused, or not answered in time.
+    pub fn reload(
+        &self,
+        config: impl FnOnce(&str, &Path) -> String,
+        patience: Duration,
+    ) -> Result<()> {
+        let file = self.directory.join("weir.toml");
+        fs::write(&file, config(&self.name, &self.directory))
+            .context("writing the configuration")?;
+        let Answer { mut stream, .. } = self.request("POST", "/v1/reload", "{}")?;
+        let mut bytes = Vec::new();
+        stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_read_timeout(Some(patience)))
+            .and_then(|()| stream.read_to_end(&mut bytes))
+            .context("having a file read")?;
+        body(&bytes).map(drop)
+    }
+
     /// All that there is to tell, and how long that took.
     pub fn status(&self, patience: Duration) -> Result<(Value, Duration)> {
         let mut answer = self.request("GET", "/v1/status", "")?;
@@ -138,9 +160,7 @@ impl Instance {
 
     /// Processor time that the process has taken, of all its threads, the kernel's share of it included.
     pub fn cpu(&self) -> Result<Duration> {
-        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.process.id() as i32));
-        let time = clock.and_then(ClockId::now).context("reading the balancer's processor time")?;
-        Ok(Duration::from(time))
+        cpu_of(self.process.id())
     }
 
     /// Bytes that its files take, but for configuration and log.
@@ -152,6 +172,13 @@ impl Instance {
             .map(|file| file.blocks() * 512)
             .sum()
     }
+}
+
+/// Processor time that a process has taken, of all its threads, the kernel's share of it included.
+pub fn cpu_of(process: u32) -> Result<Duration> {
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(process as i32));
+    let time = clock.and_then(ClockId::now).context("reading the processor time of a process")?;
+    Ok(Duration::from(time))
 }
 
 impl Drop for Instance {

@@ -201,6 +201,9 @@ pub enum BenchVerb {
 /// What is measured of fleets.
 #[derive(Args, Clone)]
 pub struct FleetOptions {
+    /// Methods of the service whose pool changes in a simulated fleet: residue, concury.
+    #[arg(long, value_delimiter = ',', default_value = "residue,concury", value_parser = bench_method)]
+    pub methods: Vec<MethodId>,
     /// Balancers of the fleets that are simulated.
     #[arg(long, value_delimiter = ',', default_value = "3,100")]
     pub balancers: Vec<u32>,
@@ -225,6 +228,9 @@ pub struct FleetOptions {
     /// Connections that live when a balancer begins.
     #[arg(long, value_parser = flows, default_value = "1M")]
     pub connections: u32,
+    /// Agents that speak to one balancer at once.
+    #[arg(long, value_parser = flows, default_value = "1K")]
+    pub sessions: u32,
     /// Rounds of the simulation, and of what a report costs.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
@@ -241,6 +247,7 @@ impl FleetOptions {
     pub fn request(&self, weir: PathBuf) -> weir_bench::fleet::Request {
         weir_bench::fleet::Request {
             weir,
+            methods: self.methods.clone(),
             balancers: self.balancers.clone(),
             agents: self.agents,
             backends: self.backends,
@@ -249,6 +256,7 @@ impl FleetOptions {
             rate: self.rate,
             seconds: self.seconds,
             connections: self.connections,
+            sessions: self.sessions,
             rounds: self.rounds,
             patience: self.patience,
         }

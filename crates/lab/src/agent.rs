@@ -33,8 +33,11 @@ pub struct AgentSpec {
     /// How packets come to backends on which nothing else has set anything, as `--forward` of `weir agent`
     /// has it; none: these are ready, and the agent writes cookies only.
     pub forward: Option<String>,
-    /// They do nothing but tell the balancers of a fleet what their backends hold.
+    /// They tell the balancers of a fleet what their backends hold, and are told how servers make QUIC's ids; most of
+    /// them do nothing else.
     pub tells: bool,
+    /// Those that tell write cookies into timestamps besides.
+    pub stamps: bool,
     /// They are given so many of them only, and find the others by what those say; none: all.
     pub given: Option<usize>,
     /// What they say wrongly, those that tell.
@@ -82,6 +85,7 @@ impl AgentSpec {
             weir,
             forward: None,
             tells: false,
+            stamps: false,
             given: None,
             lies: Lies::default(),
             arguments: Vec::new(),
@@ -98,25 +102,32 @@ impl AgentSpec {
         Self { tells: true, ..Self::new(weir) }
     }
 
+    /// They write cookies into timestamps, and speak to balancers.
+    pub fn stamping(weir: impl Into<PathBuf>) -> Self {
+        Self { stamps: true, ..Self::telling(weir) }
+    }
+
     /// What they do, and what they say when that is done.
     fn work(&self, state: &Path) -> (Vec<String>, &'static str) {
         let state_dir = state.display().to_string();
-        if self.tells {
+        if self.tells && !self.stamps {
             let words = vec!["--only-tell".into(), "--state-dir".into(), state_dir];
             return (words, "tells balancers");
         }
         let vips = [IpAddr::V4(VIP4), IpAddr::V6(VIP6)];
         let words = |words: &[&str]| words.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
-        let Some(forward) = &self.forward else {
-            let services = vips.map(|vip| SocketAddr::new(vip, WEB_PORT).to_string());
-            let services = services.iter().flat_map(|service| words(&["--service", service]));
-            return (
-                words(&["--timestamps-only"]).into_iter().chain(services).collect(),
-                "writes cookies",
-            );
-        };
+        let services = vips.map(|vip| SocketAddr::new(vip, WEB_PORT).to_string());
+        let services = services.iter().flat_map(|service| words(&["--service", service]));
         let vips = vips.map(|vip| vip.to_string());
         let vips = vips.iter().flat_map(|vip| words(&["--vip", vip]));
+        if self.stamps {
+            let own = words(&["--state-dir", &state_dir]);
+            return (own.into_iter().chain(vips).chain(services).collect(), "ready at");
+        }
+        let Some(forward) = &self.forward else {
+            let only = words(&["--timestamps-only"]);
+            return (only.into_iter().chain(services).collect(), "writes cookies");
+        };
         let others = words(&["--forward", forward, "--state-dir", &state_dir]);
         (others.into_iter().chain(vips).collect(), "ready at")
     }
@@ -138,7 +149,7 @@ impl Agent {
         let mut weir = netns.command(&spec.weir)?;
         let (work, ready) = spec.work(log.parent().unwrap_or(Path::new("/")));
         weir.arg("agent")
-            .args(if spec.tells { &[][..] } else { &["--interface", INTERFACE] })
+            .args(if spec.tells && !spec.stamps { &[][..] } else { &["--interface", INTERFACE] })
             .args(work)
             .args(spec.lies.arguments())
             .args(&spec.arguments)

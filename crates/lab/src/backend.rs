@@ -1,4 +1,5 @@
-//! The servers of one backend: an nginx with what takes uploads behind it, and a UDP echo server.
+//! The servers of one backend: an nginx with what takes uploads behind it, a UDP echo server, and one of QUIC where a
+//! lab has them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,6 +15,7 @@ use crate::echo::Echo;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
+use crate::quic::{Identity, QuicServer};
 use crate::topology::{self, Role, Topology};
 use crate::uploads::Uploads;
 use crate::work::Work;
@@ -36,6 +38,8 @@ pub struct Backend {
     events: Arc<PoolEvents>,
     cgroup: Option<Cgroup>,
     works: bool,
+    /// What its server of QUIC shows, if it has one.
+    quic: Option<Arc<Identity>>,
     servers: Mutex<Option<Servers>>,
     agent_spec: Option<AgentSpec>,
     agent: Mutex<Option<Agent>>,
@@ -46,6 +50,7 @@ struct Servers {
     nginx: Child,
     /// Held for their drops.
     _echo: Echo,
+    _quic: Option<QuicServer>,
     _uploads: Uploads,
     work: Option<Work>,
 }
@@ -58,6 +63,7 @@ impl Backend {
         spec: &LabSpec,
         events: Arc<PoolEvents>,
         cgroup: Option<Cgroup>,
+        quic: Option<Arc<Identity>>,
     ) -> Result<Self> {
         let name = Role::Backend(index).name();
         let directory = home.join(&name);
@@ -77,6 +83,7 @@ impl Backend {
             events,
             cgroup,
             works: spec.work,
+            quic,
             servers,
             agent_spec,
             agent,
@@ -149,6 +156,11 @@ impl Backend {
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
         let own = self.topology.is_nat().then(|| (self.address4(), self.address6()));
         let echo = Echo::start(&self.netns, &self.name, own)?;
+        let quic = self
+            .quic
+            .as_ref()
+            .map(|identity| QuicServer::start(&self.netns, &self.name, identity, &self.quic_ids()));
+        let quic = quic.transpose()?;
         let uploads = Uploads::start(&self.directory, &self.name)?;
         let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;
@@ -165,7 +177,7 @@ impl Backend {
             process::kill(&mut nginx);
         }
         joined?;
-        *servers = Some(Servers { nginx, _echo: echo, _uploads: uploads, work });
+        *servers = Some(Servers { nginx, _echo: echo, _quic: quic, _uploads: uploads, work });
         Ok(())
     }
 
@@ -248,6 +260,11 @@ impl Backend {
     /// What its agents have said, one after the other.
     pub fn agent_log(&self) -> PathBuf {
         self.directory.join("agent.log")
+    }
+
+    /// Where its agent writes how its server of QUIC makes connection ids.
+    pub fn quic_ids(&self) -> PathBuf {
+        self.directory.join("quic-ids.toml")
     }
 
     fn take_agent(&self) -> Option<Agent> {

@@ -18,12 +18,14 @@ use crate::error::{Doing, Error, Result};
 use crate::fleet::Happening;
 use crate::lab::Lab;
 use crate::narrow::Told;
+use crate::quic;
 use crate::rules::Ruled;
-use crate::topology::{self, ECHO_PORT, Topology, VIP4, VIP6, WEB_PORT};
+use crate::topology::{self, ECHO_PORT, QUIC_PORT, Topology, VIP4, VIP6, WEB_PORT};
 use weir_testbed::interrupt::sleep;
 use weir_testbed::{NetNs, process};
 
-/// The services that the lab configures; every change of the pool is made to all three.
+/// The services that the lab configures; every change of the pool is made to all three, and to that of QUIC where
+/// there is one ([`BalancerSpec::quic`]).
 pub const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
 /// Where a balancer pins its BPF objects, in a directory of its own name.
 const PINS: &str = "/sys/fs/bpf/weir";
@@ -85,6 +87,8 @@ pub struct BalancerSpec {
     pub balancer_lines: String,
     /// TOML at the end of the file: further services. Changes of the pool leave them alone.
     pub more_services: String,
+    /// Whether there is a service of QUIC, too, which is led by connection ids.
+    pub quic: bool,
     /// Whether each service's backends have addresses of the other family, which a tunnel takes.
     pub other_family: bool,
     /// Port at which balancers in front ask the stateful ones whether they are there, which serve their
@@ -112,6 +116,7 @@ impl BalancerSpec {
             tcp_lines: String::new(),
             balancer_lines: String::new(),
             more_services: String::new(),
+            quic: false,
             other_family: false,
             member_port: None,
             node: Node::Balancer,
@@ -119,6 +124,11 @@ impl BalancerSpec {
             check_interval: Duration::from_millis(500),
             patience: Duration::from_secs(120),
         }
+    }
+
+    /// The names of the services that every change of the pool is made to.
+    pub fn services(&self) -> impl Iterator<Item = &'static str> {
+        SERVICES.into_iter().chain(self.quic.then_some(quic::SERVICE))
     }
 }
 
@@ -404,7 +414,7 @@ impl Balancer {
 
     /// Runs a command for each service; `arguments` gets its name.
     fn for_all(&self, arguments: impl Fn(&str) -> Vec<String>) -> Result<()> {
-        SERVICES.iter().try_for_each(|service| {
+        self.spec.services().try_for_each(|service| {
             let arguments = arguments(service);
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             self.command(&arguments).map(drop)
@@ -515,7 +525,7 @@ impl PoolControl for Balancer {
         }
         // By the API: a process for each load would be a load itself.
         let body = format!("{{\"load\": {load}}}");
-        SERVICES.iter().try_for_each(|service| {
+        self.spec.services().try_for_each(|service| {
             let path = format!("/v1/services/{service}/backends/b{backend}/load");
             api::put(&self.socket(), &path, &body)
         })?;
@@ -578,11 +588,13 @@ fn config_text(
         run_dir.display(),
         lines(&spec.balancer_lines)
     );
-    for service in SERVICES {
+    for service in spec.services() {
+        let of_web = || format!("port = {}\n", topology.web_port());
         let (vip, protocol, port, check_port): (IpAddr, _, _, _) = match service {
             "web4" => (VIP4.into(), "tcp", WEB_PORT, String::new()),
             "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
-            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {}\n", topology.web_port())),
+            quic::SERVICE => (VIP4.into(), "udp", QUIC_PORT, of_web()),
+            _ => (VIP4.into(), "udp", ECHO_PORT, of_web()),
         };
         let members = spec.node.leads_to_balancers();
         let check_port = match spec.member_port.filter(|_| members) {
@@ -606,6 +618,9 @@ fn config_text(
             lines(&spec.service_lines),
             lines(if protocol == "tcp" { &spec.tcp_lines } else { "" }),
         );
+        if service == quic::SERVICE {
+            let _ = write!(text, "\n{}", quic::CONFIG);
+        }
         for (backend, member) in pool {
             let _ = write!(
                 text,
@@ -667,5 +682,15 @@ mod tests {
         ));
         assert!(text.contains("protocol = \"udp\"\nport = 5353\n"));
         assert_eq!(text.matches("fall = 2\nport = 80\n").count(), 1);
+        assert!(!text.contains("quic"), "{text}");
+        let spec = BalancerSpec { quic: true, udp_method: Some("jet".into()), ..spec };
+        let text = config_text("wlabcd", Topology::Fleet, Path::new("/run/x"), &spec, &pool);
+        assert_eq!(text.matches("[[service]]").count(), 4);
+        assert_eq!(text.matches("drain = true").count(), 4);
+        assert!(text.contains(
+            "[[service]]\nname = \"quic4\"\nvip = \"10.77.0.100\"\nprotocol = \"udp\"\nport = 4433\n\
+             method = \"jet\"\ndcode_bits = 10\n\n[service.check]\n"
+        ));
+        assert!(text.contains("\nfall = 2\nport = 80\n\n[service.quic]\nissue = 0\n"));
     }
 }

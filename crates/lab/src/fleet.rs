@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::agent;
-use crate::balancer::{self, Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
+use crate::balancer::{self, Balancer, BalancerSpec, Node, PoolControl, address};
 use crate::bgp::Bgp;
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
@@ -188,7 +188,8 @@ impl Fleet {
         // Of the services of TCP, where those of UDP have another method.
         let cares = |said: &serde_json::Value| {
             let said = said.as_str().unwrap_or_default();
-            self.balancers[0].spec().udp_method.is_none() || !said.contains("service echo")
+            let of_udp = ["service echo", "service quic"].iter().any(|name| said.contains(name));
+            self.balancers[0].spec().udp_method.is_none() || !of_udp
         };
         let alike = status["disagreements"].as_array();
         let alike = alike.is_some_and(|said| !said.iter().any(cares));
@@ -205,6 +206,7 @@ impl Fleet {
 
     /// In what the balancers differ, or what is missing.
     fn disagreement(&self, many: usize) -> Result<Option<String>> {
+        let configured = self.balancers[0].spec().services().count();
         for balancer in &self.balancers[..many] {
             let text = balancer.command(&["fleet", "status", "--json"])?;
             let status: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
@@ -214,7 +216,7 @@ impl Fleet {
             let serving = all.iter().filter(|one| one["role"] == "serves").count();
             let tables = all.iter().all(|one| {
                 let services = one["sign"]["services"].as_array();
-                one["role"] == "away" || services.is_some_and(|all| all.len() >= SERVICES.len())
+                one["role"] == "away" || services.is_some_and(|all| all.len() >= configured)
             });
             if !(tables && serving >= many && self.is_agreed(&status)) {
                 return Ok(Some(text));
@@ -395,7 +397,7 @@ impl Fleet {
     fn change(&self, arguments: impl Fn(&str) -> Vec<String>) -> Result<()> {
         let _alone = lock(&self.commanding);
         let mut reasons = BTreeSet::new();
-        SERVICES.iter().try_for_each(|service| {
+        self.balancers[0].spec().services().try_for_each(|service| {
             let words = arguments(service);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.ask(&words, &mut reasons)

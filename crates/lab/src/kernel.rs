@@ -4,34 +4,17 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{MapCore, MapHandle, Xdp, XdpFlags, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Xdp, XdpFlags};
 use nix::net::if_::if_nametoindex;
 
 use crate::error::{Doing, Result};
 use crate::lab::Lab;
 
-/// While this lives, the kernel measures BPF programs: what `kernel.bpf_stats_enabled` does, but it
-/// ends with the descriptor, also if this process is killed, and leaves a setting of somebody else
-/// alone.
-#[derive(Debug)]
-pub(crate) struct Measuring(#[expect(dead_code, reason = "it is open")] OwnedFd);
-
-impl Measuring {
-    /// Fails where the kernel is older than 5.8, or the process may not.
-    pub(crate) fn begin() -> io::Result<Self> {
-        // SAFETY: the call takes a number and returns a descriptor or an error.
-        let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd));
-        }
-        // SAFETY: the call returned a new descriptor that nobody else owns.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-}
+pub(crate) use weir_testbed::programs::Measuring;
 
 /// Runs of XDP programs while they were measured, by the program's number.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,7 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::narrow::{LEAST_MTU, Link, USUAL_MTU};
+use crate::quic::Identity;
 use crate::switch::{P4Switch, Program};
 use crate::topology::{
     self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, MAX_FLEET, Node,
@@ -56,6 +57,9 @@ pub struct LabSpec {
     pub receivers: Receivers,
     /// The agents that backends run, if they do.
     pub agent: Option<AgentSpec>,
+    /// Whether backends have a server of QUIC, too, which makes its connection ids by what their agents are told, in
+    /// the topology `fleet`.
+    pub quic: bool,
     /// Whether no packet overtakes another on the way through the lab, however busy the machine is. Without,
     /// one that a processor has taken and not passed on yet is overtaken by those of another, by
     /// milliseconds where both have much to do; TCP then drops, rightly, what is older than what it has
@@ -96,6 +100,7 @@ impl Default for LabSpec {
             bare: false,
             receivers: Receivers::Testbed,
             agent: None,
+            quic: false,
             in_order: false,
             work: false,
             cgroups: false,
@@ -124,6 +129,12 @@ impl LabSpec {
         }
         if self.bgp.is_some() && self.topology != Topology::Fleet {
             return Err(Error::BadSpec("a router with BGP is the one of a fleet".into()));
+        }
+        let told = self.agent.as_ref().is_some_and(|agent| agent.tells);
+        if self.quic && !(told && self.topology == Topology::Fleet) {
+            return Err(Error::BadSpec(
+                "servers of QUIC are those of a fleet's backends, whose agents speak to its balancers".into(),
+            ));
         }
         let plain = [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed];
         if self.taps && !plain.contains(&self.topology) {
@@ -179,6 +190,7 @@ pub struct Lab {
     switch: NetNs,
     events: Arc<PoolEvents>,
     p4: Mutex<Option<P4Switch>>,
+    quic: Option<Arc<Identity>>,
     spec: LabSpec,
     home: Home,
 }
@@ -195,6 +207,7 @@ impl Lab {
         }
         spec.check()?;
         process::raise_file_limit()?;
+        let quic = spec.quic.then(Identity::new).transpose()?.map(Arc::new);
         let home = Home::claim()?;
         let prefix = format!("wl{}-", home.id());
         let node =
@@ -228,6 +241,7 @@ impl Lab {
             switch: switch.netns.clone(),
             events: Arc::default(),
             p4: Mutex::default(),
+            quic,
             spec,
             home,
         };
@@ -270,6 +284,7 @@ impl Lab {
                     &self.spec,
                     Arc::clone(&self.events),
                     group.transpose()?,
+                    self.quic.clone(),
                 )?;
                 backend.launch()?;
                 self.home.note_also(&agent::pins(&node.netns)?)?;
@@ -302,7 +317,10 @@ impl Lab {
             let given = agent.given.unwrap_or(self.spec.balancers);
             agent::telling(&self.home.path().join("pki"), backend.index(), given)
         });
-        let words = words.unwrap_or_default();
+        let mut words = words.unwrap_or_default();
+        if self.spec.quic {
+            words.extend(["--quic-lb-file".into(), backend.quic_ids().display().to_string()]);
+        }
         backend.start_agent(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -385,6 +403,11 @@ impl Lab {
     /// All backends, in order.
     pub fn backends(&self) -> &[Backend] {
         &self.backends
+    }
+
+    /// What its servers of QUIC show, if it has any.
+    pub(crate) fn quic(&self) -> Option<&Identity> {
+        self.quic.as_deref()
     }
 
     /// The namespaces of the clients, in order.

@@ -25,6 +25,7 @@ mod kernel;
 mod lab;
 mod loads;
 mod narrow;
+mod quic;
 pub mod requests;
 mod rules;
 pub mod scenario;

@@ -31,6 +31,8 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 pub const WEB_PORT: u16 = 80;
 /// Port of the echo service, UDP.
 pub const ECHO_PORT: u16 = 5353;
+/// Port of the service of QUIC.
+pub const QUIC_PORT: u16 = 4433;
 /// Port of the web service at backends of the topologies `nat` and `fullnat`.
 pub const NAT_WEB_PORT: u16 = 8080;
 /// Port of the echo service there.

@@ -21,6 +21,9 @@ const WARM_UP: u64 = 20;
 /// How long a client of a fleet waits for an answer, at least.
 const PATIENCE_IN_A_FLEET: Duration = Duration::from_secs(60);
 
+/// How often clients of a fleet are drawn to be of QUIC.
+const QUIC_MIX: f64 = 0.04;
+
 /// Segments that a flood beside a fleet is to have, at least.
 const FLOODED: u64 = 100_000;
 
@@ -216,6 +219,7 @@ pub fn spec(
         (spec.traffic.timeout, spec.traffic.detection) = (patience, patience);
         // A datagram is sent four times in all.
         spec.traffic.udp_timeout = spec.traffic.udp_timeout.max(patience / 4);
+        spec.traffic.quic_timeout = spec.traffic.quic_timeout.max(patience);
     }
     spec.goals.changes = spec.goals.changes.max(amount.changes);
     spec.goals.ended = amount.total;
@@ -284,7 +288,7 @@ fn in_tiers(spec: &mut DemoSpec) -> Result<()> {
 fn in_a_fleet(spec: &mut DemoSpec) -> Result<()> {
     match &*spec.balancer.method {
         "cheetah" => {
-            spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
+            spec.lab.agent = Some(AgentSpec::stamping(&spec.balancer.weir));
             if !spec.balancer.service_lines.contains("answers") {
                 service_line(spec, "answers = \"backend\"".into());
             }
@@ -296,7 +300,7 @@ fn in_a_fleet(spec: &mut DemoSpec) -> Result<()> {
             spec.balancer.udp_method = Some("jet".into());
         }
         // Whatever breaks is counted, and shown.
-        "tracked" | "jet" => {}
+        "tracked" | "jet" => spec.lab.agent = Some(AgentSpec::telling(&spec.balancer.weir)),
         // Its cookies are read by the balancer that made them: what keeps is one tier of such behind another.
         "cheetah-stateful" => {
             return bad(
@@ -313,12 +317,19 @@ fn in_a_fleet(spec: &mut DemoSpec) -> Result<()> {
             ));
         }
     }
-    // Nothing in a datagram tells another balancer where its flow lives.
+    with_quic(spec);
+    // Nothing in a datagram tells another balancer where its flow lives, but where it is of QUIC.
     spec.traffic.unpromised = vec![Kind::Udp];
     // A leader that dies in a change leaves new connections waiting for as long as its lease lasts, and a client sends
     // its SYN again after 1, 2, 4, 8 and 16 s.
     spec.traffic.timeout = spec.traffic.timeout.max(PATIENCE_IN_A_FLEET);
     Ok(())
+}
+
+/// Adds servers and clients of QUIC to a fleet whose agents speak to its balancers: servers make connection ids by what
+/// those are told, and clients change their addresses.
+pub fn with_quic(spec: &mut DemoSpec) {
+    (spec.lab.quic, spec.balancer.quic, spec.traffic.mix.quic) = (true, true, QUIC_MIX);
 }
 
 /// Refuses for any other network what is of several balancers.
@@ -353,7 +364,8 @@ fn beside_floods(
 
 /// Agents that do not report connections as they are.
 fn with_liars(spec: &mut DemoSpec, lies: Lies) -> Result<()> {
-    match spec.lab.agent.as_mut().filter(|agent| agent.tells) {
+    let told = ["concury", "residue"].contains(&&*spec.balancer.method);
+    match spec.lab.agent.as_mut().filter(|agent| told && agent.tells) {
         Some(agent) => {
             agent.lies = lies;
             Ok(())
@@ -517,6 +529,9 @@ mod tests {
                 // There are flows of UDP, and what becomes of them says nothing of the others.
                 assert_eq!(spec.traffic.unpromised, [Kind::Udp], "{method}");
                 assert!(spec.traffic.mix.udp > 0.0, "{method}");
+                // Those of QUIC are promised, and their servers hear of the agents how ids are made.
+                assert!(spec.traffic.mix.quic > 0.0 && spec.lab.quic && spec.balancer.quic);
+                assert!(spec.lab.agent.is_some_and(|agent| agent.tells), "{method}");
             }
             made
         };

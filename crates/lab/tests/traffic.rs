@@ -28,7 +28,7 @@ fn spec() -> TrafficSpec {
         life: Duration::from_secs(1)..Duration::from_secs(20),
         udp_life: Duration::from_secs(1)..Duration::from_secs(20),
         upload_bytes: 1 << 20,
-        mix: Mix { keepalive: 0.55, download: 0.1, upload: 0.05, short: 0.2, udp: 0.1 },
+        mix: Mix { keepalive: 0.55, download: 0.1, upload: 0.05, short: 0.2, udp: 0.1, quic: 0.0 },
         udp_ipv6_share: 0.5,
         ..TrafficSpec::default()
     }

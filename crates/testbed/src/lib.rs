@@ -10,6 +10,7 @@
 //! * [`decapsulate`]: the far end of tunnels, as an XDP program.
 //! * [`bypass`]: an AF_XDP socket, and the program that hands it frames, for others to call.
 //! * [`packet`]: sockets for whole frames.
+//! * [`programs`]: what BPF programs take of processors.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
 //!
@@ -41,6 +42,7 @@ mod netns;
 mod owned;
 pub mod packet;
 pub mod process;
+pub mod programs;
 pub mod xdp;
 
 pub use error::{Below, Context, Doing, Error, Result};

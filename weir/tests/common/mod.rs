@@ -209,7 +209,7 @@ pub fn command_all(balancer: &Balancer, line: impl Fn(&str) -> String) {
 pub fn mixed_traffic(lab: &Lab, connections: usize) -> TrafficHandle {
     let spec = TrafficSpec {
         connections,
-        mix: Mix { keepalive: 0.3, download: 0.0, upload: 0.0, short: 0.5, udp: 0.2 },
+        mix: Mix { keepalive: 0.3, short: 0.5, udp: 0.2, ..Mix::NONE },
         timeout: PATIENCE,
         detection: PATIENCE,
         udp_timeout: Duration::from_secs(3),

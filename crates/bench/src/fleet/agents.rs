@@ -5,8 +5,9 @@ use crate::error::Context;
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -25,6 +26,8 @@ use weir_wire::map_address;
 const WAITING: usize = 4;
 /// From one look at what has happened to the next, as of a real one.
 const TICK: Duration = Duration::from_millis(5);
+/// The same where nothing happens.
+const IDLE_TICK: Duration = Duration::from_millis(250);
 /// A balancer that does not listen yet is called again after so long.
 const AGAIN: Duration = Duration::from_millis(20);
 /// The port of clients.
@@ -63,19 +66,24 @@ pub struct Common {
     pub stop: AtomicBool,
     /// Connections that open in a second, of all of them; from this moment on, and for so long.
     pub rate: u32,
-    pub pace: std::sync::Mutex<Option<(Instant, Duration)>>,
+    pub pace: Mutex<Option<(Instant, Duration)>>,
+    /// So many may call at once; without a place they wait.
+    pub calls: Semaphore,
     /// Connections that were told, opened and ended.
     pub told: AtomicU64,
     /// Sessions that have listed all.
     pub listed: AtomicU64,
+    /// Those that have heard of a second service at their backends, and when the last of all has.
+    pub changed: AtomicU64,
+    pub changed_at: Mutex<Option<Instant>>,
 }
 
 /// One of them.
-pub struct Agent<'a> {
+pub struct Agent {
     pub number: u32,
     pub address: IpAddr,
     pub files: Files,
-    pub common: &'a Common,
+    pub common: Arc<Common>,
 }
 
 struct Session {
@@ -83,6 +91,8 @@ struct Session {
     from: Streaming<FromBalancer>,
     list: u64,
     endpoint: Option<u32>,
+    /// Whether it has heard of a second one.
+    changed: bool,
     next: u64,
     /// Connections that have been opened and ended.
     opened: u32,
@@ -93,13 +103,13 @@ fn fault(why: impl Into<String>) -> Error {
     Error::Fault(why.into())
 }
 
-impl Agent<'_> {
+impl Agent {
     /// Speaks until it is to stop. A session that breaks is an error.
     pub async fn run(&self) -> Result<()> {
         let Some(mut session) = self.call().await? else { return Ok(()) };
         self.dump(&mut session).await?;
         self.common.listed.fetch_add(1, Ordering::SeqCst);
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(if self.common.rate > 0 { TICK } else { IDLE_TICK });
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.stops() {
             tokio::select! {
@@ -118,6 +128,14 @@ impl Agent<'_> {
     }
 
     async fn call(&self) -> Result<Option<Session>> {
+        let mut place = std::pin::pin!(self.common.calls.acquire());
+        // Until it is welcomed.
+        let _place = loop {
+            tokio::select! {
+                place = &mut place => break place,
+                () = sleep(IDLE_TICK) => if self.stops() { return Ok(None) },
+            }
+        };
         let channel = loop {
             if self.stops() {
                 return Ok(None);
@@ -132,7 +150,7 @@ impl Agent<'_> {
         let hello = Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
-            instance: vec![self.number as u8; 16],
+            instance: [self.number; 4].into_iter().flat_map(u32::to_le_bytes).collect(),
             addresses: vec![bytes_of(self.address)],
             first: 0,
             next: 0,
@@ -144,8 +162,16 @@ impl Agent<'_> {
         let Some(from_balancer::What::Welcome(welcome)) = first.and_then(|first| first.what) else {
             return Err(fault("an agent is not welcomed"));
         };
-        let mut session =
-            Session { to, from, list: 0, endpoint: None, next: 0, opened: 0, ended: 0 };
+        let mut session = Session {
+            to,
+            from,
+            list: 0,
+            endpoint: None,
+            changed: false,
+            next: 0,
+            opened: 0,
+            ended: 0,
+        };
         session.set(&welcome.endpoints.unwrap_or_default());
         Ok(Some(session))
     }
@@ -154,6 +180,9 @@ impl Agent<'_> {
         match said.what {
             Some(from_balancer::What::Endpoints(list)) => {
                 session.set(&list);
+                if list.endpoint.len() > 1 && !std::mem::replace(&mut session.changed, true) {
+                    self.common.has_changed();
+                }
                 self.dump(session).await
             }
             Some(from_balancer::What::Dump(_)) => self.dump(session).await,
@@ -203,7 +232,7 @@ impl Agent<'_> {
     /// Tells what has happened by now at the given rate: connections live for a tenth of a second, and all have ended
     /// when the time is over.
     async fn tell(&self, session: &mut Session) -> Result<()> {
-        let pace = *self.common.pace.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pace = *self.common.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some((since, time)), Some(endpoint)) = (pace, session.endpoint) else { return Ok(()) };
         let rate = f64::from(self.common.rate) / f64::from(self.common.agents);
         let by = |time: Duration| (time.as_secs_f64() * rate) as u32;
@@ -228,6 +257,16 @@ impl Agent<'_> {
         (session.opened, session.ended) = (opened, ended);
         self.common.told.fetch_add(u64::from(whole), Ordering::SeqCst);
         Ok(())
+    }
+}
+
+impl Common {
+    /// One more has heard of a second service.
+    fn has_changed(&self) {
+        if self.changed.fetch_add(1, Ordering::SeqCst) + 1 == u64::from(self.agents) {
+            let mut at = self.changed_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *at = Some(Instant::now());
+        }
     }
 }
 

@@ -4,14 +4,20 @@
 //! - `report`: what telling a connection costs both sides, in one thread.
 //! - `replay`: agents that are played speak to a running balancer, at a given rate, and list what there is to one
 //!   that begins.
+//! - `sessions`: many agents of one balancer.
+//! - `real`: a real agent beside real connections.
 
 mod agents;
+mod real;
 mod replay;
 mod report;
+mod sessions;
 mod simulate;
 
+pub use real::Real;
 pub use replay::{Join, Replay};
 pub use report::Reporting;
+pub use sessions::Sessions;
 pub use simulate::Change;
 
 use crate::error::demand;
@@ -27,7 +33,9 @@ use weir_steering::{BackendId, Build, Member, MethodId, Role, ServiceConfig, Set
 pub struct Request {
     /// The program, for `weir run`.
     pub weir: PathBuf,
-    /// Numbers of balancers of simulated fleets, a row each.
+    /// Methods of the service whose pool changes in the simulation.
+    pub methods: Vec<MethodId>,
+    /// Numbers of balancers of simulated fleets, a row each for each method.
     pub balancers: Vec<u32>,
     /// Agents of a simulated fleet.
     pub agents: u32,
@@ -43,6 +51,8 @@ pub struct Request {
     pub seconds: u32,
     /// Connections that live when a balancer begins.
     pub connections: u32,
+    /// Agents that speak to one balancer at once.
+    pub sessions: u32,
     /// Rounds of what is simulated, and of what a report costs.
     pub rounds: u32,
     /// Longest wait for anything that has to come.
@@ -72,6 +82,10 @@ pub enum Row {
     Replay(Replay),
     /// A balancer that begins while connections live.
     Join(Join),
+    /// Many agents of one balancer.
+    Sessions(Sessions),
+    /// A real agent beside real connections.
+    Agent(Real),
 }
 
 impl fmt::Display for Row {
@@ -81,13 +95,19 @@ impl fmt::Display for Row {
             Self::Report(row) => row.fmt(f),
             Self::Replay(row) => row.fmt(f),
             Self::Join(row) => row.fmt(f),
+            Self::Sessions(row) => row.fmt(f),
+            Self::Agent(row) => row.fmt(f),
         }
     }
 }
 
 impl Request {
     fn check(&self) -> Result<()> {
-        let Self { agents, backends, rate, seconds, connections, rounds, .. } = *self;
+        let Self { agents, backends, rate, seconds, connections, sessions, rounds, .. } = *self;
+        for method in &self.methods {
+            let in_step = [MethodId::Residue, MethodId::Concury].contains(method);
+            demand!(in_step, "pools of {method} do not change in step: residue, concury");
+        }
         for &balancers in &self.balancers {
             demand!((1..=1000).contains(&balancers), "{balancers} balancers: 1 to 1000");
         }
@@ -95,6 +115,7 @@ impl Request {
         demand!((2..=1024).contains(&backends), "{backends} backends: 2 to 1024");
         demand!((1..=1_000_000).contains(&rate), "{rate} connections a second: 1 to 1M");
         demand!(seconds > 0 && rounds > 0, "no seconds, or no rounds");
+        demand!((1..=4096).contains(&sessions), "{sessions} sessions: 1 to 4096");
         demand!((1..=3_000_000).contains(&connections), "{connections} connections: 1 to 3M");
         Ok(())
     }
@@ -111,12 +132,16 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
         progress(&row);
         rows.push(row);
     };
-    for &balancers in &request.balancers {
-        ready(Row::Change(simulate::run(request, balancers)?));
+    for &method in &request.methods {
+        for &balancers in &request.balancers {
+            ready(Row::Change(simulate::run(request, method, balancers)?));
+        }
     }
     ready(Row::Report(report::run(request)?));
     ready(Row::Replay(replay::replay(request)?));
     ready(Row::Join(replay::join(request)?));
+    ready(Row::Sessions(sessions::run(request)?));
+    ready(Row::Agent(real::run(request)?));
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(Report { cpus, rounds: request.rounds, rows })
 }
@@ -136,11 +161,11 @@ fn name_of(backend: u16) -> String {
     format!("b{backend}")
 }
 
-/// What a balancer knows of a service of `residue` with this pool, with so many connections where its table leads
+/// What a balancer knows of a service of this method with this pool, with so many connections where its table leads
 /// them.
-fn known(states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
+fn known(method: MethodId, states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
     let config = ServiceConfig {
-        settings: Settings::of(MethodId::Residue),
+        settings: Settings::of(method),
         client_affinity: false,
         udp: false,
         seed: 1,
@@ -149,8 +174,8 @@ fn known(states: u32, members: &[Member]) -> Result<Box<dyn Build<StateKey>>> {
         max_states: usize::MAX,
         idle_seconds: u32::MAX,
     };
-    let builder = MethodId::Residue.info().builder;
-    let builder = builder.ok_or_else(|| crate::Error::Fault("residue has no tables".into()))?;
+    let builder = method.info().builder;
+    let builder = builder.ok_or_else(|| crate::Error::Fault(format!("{method} has no tables")))?;
     let mut builder = builder(&config, None);
     builder.build(1, members, 0)?;
     for n in 0..states {

@@ -14,15 +14,19 @@ use serde_json::Value;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::LocalSet;
 use weir_rpc::pki::{self, Role};
 use weir_rpc::tls::Files;
 
 /// Agents, each of a backend.
 const AGENTS: u32 = 8;
+/// Threads of agents, at most.
+const THREADS: u32 = 8;
 /// Where the balancer listens for them.
 const LISTEN: u16 = 4479;
 /// Between two looks at what the balancer knows.
@@ -90,13 +94,17 @@ impl fmt::Display for Join {
 }
 
 /// A balancer, and agents that speak to it.
-struct Stage<'a> {
+pub(super) struct Stage<'a> {
     request: &'a Request,
     world: World,
-    instance: Instance,
+    pub(super) instance: Instance,
+    /// Where the certificates are.
+    pki: &'a Path,
+    agents: u32,
 }
 
-fn config(name: &str, run_dir: &Path, pki: &Path) -> String {
+/// The balancer's file, with so many services that have a backend for each agent.
+fn config(name: &str, run_dir: &Path, pki: &Path, agents: u32, services: u32) -> String {
     let mut text = String::new();
     let file = |name: &str| pki.join(name).display().to_string();
     put!(text, "[balancer]\nname = \"{name}\"\ninterfaces = [\"eth0\"]");
@@ -104,18 +112,21 @@ fn config(name: &str, run_dir: &Path, pki: &Path) -> String {
     put!(text, "[agents]\nlisten = \"127.0.0.1:{LISTEN}\"\nlearn = \"5m\"");
     put!(text, "certificate = {:?}\nkey = {:?}", file("lb.pem"), file("lb.key"));
     put!(text, "ca = {:?}", file("ca.pem"));
-    put!(text, "[[service]]\nname = \"s0\"\nvip = \"{}\"\nprotocol = \"tcp\"", vip(0));
-    put!(text, "port = {PORT}\nmethod = \"residue\"\nstates = \"agents\"");
-    put!(text, "[service.check]\nenabled = false");
-    for backend in 0..AGENTS {
-        let address = host_address(backend);
-        put!(text, "[[service.backend]]\nname = \"b{backend}\"\naddress = \"{address}\"");
+    for service in 0..services {
+        let vip = vip(service);
+        put!(text, "[[service]]\nname = \"s{service}\"\nvip = \"{vip}\"\nprotocol = \"tcp\"");
+        put!(text, "port = {PORT}\nmethod = \"residue\"\nstates = \"agents\"");
+        put!(text, "[service.check]\nenabled = false");
+        for backend in 0..agents {
+            let address = host_address(backend);
+            put!(text, "[[service.backend]]\nname = \"b{backend}\"\naddress = \"{address}\"");
+        }
     }
     text
 }
 
 /// Certificates of a balancer and of the agents.
-fn certificates(directory: &Path) -> Result<()> {
+pub(super) fn certificates(directory: &Path, balancer: IpAddr, agents: &[IpAddr]) -> Result<()> {
     let failed = |error: pki::PkiError| Error::Fault(format!("making certificates: {error}"));
     pki::init(directory, "bench", 2).map_err(failed)?;
     let issue = |name: String, role, address: IpAddr| {
@@ -123,40 +134,46 @@ fn certificates(directory: &Path) -> Result<()> {
         let request = pki::Request { name, role, addresses, hosts, days: 1 };
         pki::issue(directory, directory, &request).map(drop).map_err(failed)
     };
-    issue("lb".into(), Role::Balancer, Ipv4Addr::LOCALHOST.into())?;
-    (0..AGENTS).try_for_each(|n| issue(format!("b{n}"), Role::Agent, host_address(n).into()))
+    issue("lb".into(), Role::Balancer, balancer)?;
+    let mut agents = agents.iter().enumerate();
+    agents.try_for_each(|(n, address)| issue(format!("b{n}"), Role::Agent, *address))
 }
 
 /// Starts a balancer and agents, and does something meanwhile.
-fn with_agents<T>(
+pub(super) fn with_agents<T>(
     request: &Request,
-    common: &Common,
+    common: &Arc<Common>,
     work: impl FnOnce(&mut Stage<'_>) -> Result<T>,
 ) -> Result<T> {
+    let agents = common.agents;
     let pki = tempfile::tempdir().context("making a directory")?;
-    certificates(pki.path())?;
-    let size = Size { services: 1, backends: AGENTS, states: 0, checks: false };
+    let addresses: Vec<IpAddr> = (0..agents).map(|n| host_address(n).into()).collect();
+    certificates(pki.path(), Ipv4Addr::LOCALHOST.into(), &addresses)?;
+    let size = Size { services: 1, backends: agents, states: 0, checks: false };
     let world = World::new(&size)?;
     let balancer = world.balancer.clone();
     let command = balancer.command(&request.weir)?;
-    let instance =
-        Instance::start(&request.weir, command, |name, run| config(name, run, pki.path()))?;
-    let mut stage = Stage { request, world, instance };
+    let instance = Instance::start(&request.weir, command, |name, run| {
+        config(name, run, pki.path(), agents, 1)
+    })?;
+    let mut stage = Stage { request, world, instance, pki: pki.path(), agents };
     let failed = Mutex::new(None);
     let done = thread::scope(|scope| {
-        for number in 0..AGENTS {
+        for first in 0..agents.min(THREADS) {
             let (balancer, failed, pki) = (&balancer, &failed, pki.path());
             scope.spawn(move || {
-                let file = |end: &str| pki.join(format!("b{number}.{end}"));
-                let (certificate, key) = (file("pem"), file("key"));
-                let files = Files { certificate, key, ca: pki.join("ca.pem") };
-                let address = host_address(number).into();
-                let agent = Agent { number, address, files, common };
-                let ran = balancer.enter(|| speak(&agent)).map_err(Error::from).flatten();
+                let agent = |number: u32| {
+                    let file = |end: &str| pki.join(format!("b{number}.{end}"));
+                    let (certificate, key) = (file("pem"), file("key"));
+                    let files = Files { certificate, key, ca: pki.join("ca.pem") };
+                    let address = host_address(number).into();
+                    Agent { number, address, files, common: Arc::clone(common) }
+                };
+                let own: Vec<Agent> =
+                    (first..agents).step_by(THREADS as usize).map(agent).collect();
+                let ran = balancer.enter(|| speak(own)).map_err(Error::from).flatten();
                 if let Err(error) = ran {
-                    let mut failed =
-                        failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    failed.get_or_insert(error);
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
             });
         }
@@ -165,45 +182,67 @@ fn with_agents<T>(
         done
     });
     // Why it has come to nothing, if an agent knows.
-    let failed = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     match (failed, done) {
         (Some(error), _) => Err(error),
         (None, done) => done,
     }
 }
 
-/// In the balancer's namespace.
-fn speak(agent: &Agent<'_>) -> Result<()> {
+/// In the balancer's namespace, by one thread. The first session that breaks is what came of it.
+fn speak(agents: Vec<Agent>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("starting an agent")?.block_on(agent.run())
+    let (runtime, tasks) = (runtime.context("starting agents")?, LocalSet::new());
+    let all = agents.into_iter();
+    let all: Vec<_> =
+        all.map(|agent| tasks.spawn_local(async move { agent.run().await })).collect();
+    tasks.block_on(&runtime, async {
+        let mut came_of_it = Ok(());
+        for one in all {
+            let ran = one.await.context("playing an agent").map_err(Error::from).flatten();
+            came_of_it = came_of_it.and(ran);
+        }
+        came_of_it
+    })
 }
 
-fn common(held: u32, rate: u32) -> Common {
-    Common {
+/// So many agents with so many connections in all, that tell so many more in a second. `places`: how many of them may
+/// call at once.
+pub(super) fn common(agents: u32, held: u32, rate: u32, places: usize) -> Arc<Common> {
+    Arc::new(Common {
         port: LISTEN,
-        agents: AGENTS,
+        agents,
         held,
         stop: AtomicBool::new(false),
         rate,
         pace: Mutex::new(None),
+        calls: Semaphore::new(places),
         told: AtomicU64::new(0),
         listed: AtomicU64::new(0),
-    }
+        changed: AtomicU64::new(0),
+        changed_at: Mutex::new(None),
+    })
 }
 
 /// The sum of a field over all agents.
-fn sum(status: &Value, field: &str) -> u64 {
+pub(super) fn sum(status: &Value, field: &str) -> u64 {
     let agents = status["agents"].as_array().map_or(&[][..], Vec::as_slice);
     agents.iter().filter_map(|agent| agent[field].as_u64()).sum()
 }
 
 impl Stage<'_> {
-    fn status(&self) -> Result<Value> {
+    pub(super) fn status(&self) -> Result<Value> {
         Ok(self.instance.status(self.request.patience)?.0)
     }
 
+    /// Gives the balancer another file, with so many services.
+    pub(super) fn configure(&self, services: u32) -> Result<()> {
+        let text = |name: &str, run: &Path| config(name, run, self.pki, self.agents, services);
+        self.instance.reload(text, self.request.patience)
+    }
+
     /// Waits for something that the balancer says.
-    fn await_status(&self, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub(super) fn await_status(&self, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
         let begun = Instant::now();
         loop {
             let status = self.status()?;
@@ -237,7 +276,7 @@ impl Stage<'_> {
 
 /// Lets agents tell connections at a rate.
 pub(super) fn replay(request: &Request) -> Result<Replay> {
-    let common = common(0, request.rate);
+    let common = common(AGENTS, 0, request.rate, AGENTS as usize);
     let time = Duration::from_secs(request.seconds.into());
     let wanted: u64 = {
         let of = (f64::from(request.rate) / f64::from(AGENTS) * time.as_secs_f64()) as u64;
@@ -252,8 +291,7 @@ pub(super) fn replay(request: &Request) -> Result<Replay> {
             agents == AGENTS as usize && told
         })?;
         let (before, begun) = (stage.instance.cpu()?, Instant::now());
-        *common.pace.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some((begun, time));
+        *common.pace.lock().unwrap_or_else(PoisonError::into_inner) = Some((begun, time));
         let limit = time + request.patience;
         while common.told.load(Ordering::SeqCst) < wanted && begun.elapsed() < limit {
             thread::sleep(LOOK_EVERY);
@@ -285,7 +323,7 @@ pub(super) fn replay(request: &Request) -> Result<Replay> {
 
 /// Lets a balancer begin while connections live.
 pub(super) fn join(request: &Request) -> Result<Join> {
-    let common = common(request.connections, 0);
+    let common = common(AGENTS, request.connections, 0, AGENTS as usize);
     with_agents(request, &common, |stage| {
         stage.await_packet()?;
         let serves = stage.instance.started.elapsed();

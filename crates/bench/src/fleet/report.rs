@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 use weir_rpc::message::{self, Connection, Kind};
 use weir_rpc::{Event, Events, FromAgent, MOST_OF_A_MESSAGE, from_agent};
-use weir_steering::{BackendId, Build, Known, Phase, StateKey};
+use weir_steering::{BackendId, Build, Known, MethodId, Phase, StateKey};
 
 /// Connections of a message, each with its opening and its end.
 const OF_A_MESSAGE: usize = MOST_OF_A_MESSAGE / 2;
@@ -52,7 +52,7 @@ pub(super) fn open(backend: BackendId) -> Known {
 
 pub(super) fn run(request: &Request) -> Result<Reporting> {
     let members = pool(request.backends, 1);
-    let mut builder = known(request.states, &members)?;
+    let mut builder = known(MethodId::Residue, request.states, &members)?;
     let before = builder.states();
     let mut samples = Vec::new();
     for round in 0..request.rounds {

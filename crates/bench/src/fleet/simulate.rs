@@ -2,17 +2,19 @@
 //!
 //! What is written into the store and read from it is real ([`Document`], [`Sign`], [`Step`], [`Ack`]), and so is by
 //! what the leader goes on ([`Step::missing`], [`Step::onward`]), what agents are asked and answer, and the table that
-//! follows. Whoever does something has a processor of its own: what it takes of one here is added to the simulated
-//! time, and nothing else is done there meanwhile. Messages are on their way for as long as a link takes, whatever
-//! their size.
+//! follows: with `residue` each balancer builds it and compares its rows with the leader's, with `concury` the leader
+//! builds it, and the others ask for it and compare its digest. Whoever does something has a processor of its own: what
+//! it takes of one here is added to the simulated time, and nothing else is done there meanwhile. Messages are on their
+//! way for as long as a link takes, whatever their size; tables that the leader lends leave it one after the other
+//! besides, by a line of 10 Gbit/s.
 //!
 //! Not in it: how long the store takes to write (a link to it and a link from it are), the engine around the
-//! coordinator, packets' tables in the kernel, and how agents list what is half-open.
+//! coordinator, TLS, packets' tables in the kernel, and how agents list what is half-open.
 
 use super::{Request, known, ms, name_of, pool, spread};
 use crate::error::{Context, ensure};
 use crate::plane::used;
-use crate::{Result, Spread};
+use crate::{Error, Result, Spread};
 use prost::Message;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,8 +26,11 @@ use weir_fleet::{
     Ack, Document, FLIGHT, Keys, Pools, Report, ServiceSign, Share, Sign, Stage, Step,
 };
 use weir_rpc::message;
-use weir_rpc::{Collect, Collected, FromAgent, FromBalancer, from_agent, from_balancer};
-use weir_steering::{Build, Member, StateKey};
+use weir_rpc::{
+    Collect, Collected, FromAgent, FromBalancer, TABLE_PART, TableAsked, TablePart, from_agent,
+    from_balancer,
+};
+use weir_steering::{Build, Member, MethodId, Parcel, StateKey, digest_of};
 
 /// The change that is made: of the configuration, and of the pool.
 const CHANGE: u64 = 2;
@@ -34,10 +39,14 @@ const SERVICE: &str = "web";
 const HALF_OPEN: u32 = 4;
 /// Who leads.
 const LEADER: usize = 0;
+/// Bits of tables that leave the leader in a second.
+const LINE: f64 = 10e9;
 
 /// A change of a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
+    /// The method of the service.
+    pub method: String,
     /// Balancers of the fleet.
     pub balancers: u32,
     /// Agents, each of which speaks to all of them.
@@ -63,10 +72,11 @@ pub struct Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { balancers, agents, backends, states, link_ms, waits_ms, .. } = self;
+        let Self { method, balancers, agents, backends, states, link_ms, waits_ms, .. } = self;
         write!(
             f,
-            "{balancers} balancers, {agents} agents, {backends} backends, {states} states, links of {link_ms} ms: "
+            "{method}, {balancers} balancers, {agents} agents, {backends} backends, {states} states, links of \
+             {link_ms} ms: "
         )?;
         spread(f, "followed after", &self.followed_ms, "ms")?;
         write!(f, ", of which {waits_ms:.1} ms are waits")?;
@@ -76,17 +86,20 @@ impl fmt::Display for Change {
     }
 }
 
-pub(super) fn run(request: &Request, balancers: u32) -> Result<Change> {
+pub(super) fn run(request: &Request, method: MethodId, balancers: u32) -> Result<Change> {
     let members = [pool(request.backends, 1), pool(request.backends, 2)];
-    let mut builder = known(request.states, &members[0])?;
+    let mut builder = known(method, request.states, &members[0])?;
+    let former = former(method, builder.as_mut(), &members[0])?;
     let mut round = |costs| {
-        let mut fleet = Fleet::new(request, balancers, builder.as_mut(), &members, costs);
+        let mut fleet =
+            Fleet::new(request, balancers, builder.as_mut(), &members, former.as_ref(), costs);
         fleet.change()
     };
     let waits = round(false)?;
     let rounds = (0..request.rounds).map(|_| round(true)).collect::<Result<Vec<_>>>()?;
     let column = |of: fn(&Times) -> Duration| Spread::of(rounds.iter().map(|one| ms(of(one))));
     Ok(Change {
+        method: method.to_string(),
         balancers,
         agents: request.agents,
         backends: request.backends,
@@ -98,6 +111,47 @@ pub(super) fn run(request: &Request, balancers: u32) -> Result<Change> {
         leader_cpu_ms: column(|one| one.leader),
         follower_cpu_ms: column(|one| one.follower),
     })
+}
+
+/// The table that all follow before, with a method whose balancers follow one.
+fn former(
+    method: MethodId,
+    builder: &mut dyn Build<StateKey>,
+    members: &[Member],
+) -> Result<Option<Parcel>> {
+    if method != MethodId::Concury {
+        return Ok(None);
+    }
+    let parcel = parcel_of(builder, 1, members)?;
+    builder.draft_of(1, members, &parcel)?;
+    builder.publish_draft();
+    Ok(Some(parcel))
+}
+
+/// The table that a leader builds for all, of all that it knows.
+fn parcel_of(
+    builder: &mut dyn Build<StateKey>,
+    generation: u64,
+    members: &[Member],
+) -> Result<Parcel> {
+    let built = builder.draft(generation, members, 0)?;
+    let parcel = Parcel::of(&built.table, |id| Some(name_of(id.index() as u16)));
+    builder.discard_draft()?;
+    parcel.ok_or_else(|| Error::Fault("a table cannot be lent".into()))
+}
+
+/// The rows that a table of this pool has, in short.
+fn digest_of_rows(builder: &mut dyn Build<StateKey>, members: &[Member]) -> Result<Option<String>> {
+    let rows = builder.rows_of(members)?;
+    Ok(rows.map(|rows| {
+        let bytes: Vec<u8> = rows.into_iter().flat_map(u16::to_le_bytes).collect();
+        digest_of(&bytes)
+    }))
+}
+
+/// How long so many bytes take to leave.
+fn on_the_line(bytes: usize) -> Duration {
+    Duration::from_secs_f64(bytes as f64 * 8.0 / LINE)
 }
 
 struct Times {
@@ -124,6 +178,10 @@ enum Event {
     Flown(usize),
     /// All agents have answered.
     Answered(usize),
+    /// The leader is asked for the next table by somebody.
+    Asked(usize),
+    /// Who has asked has got it.
+    Lent(usize),
 }
 
 #[derive(Default)]
@@ -144,6 +202,11 @@ struct Fleet<'a> {
     names: Vec<String>,
     builder: &'a mut dyn Build<StateKey>,
     members: &'a [Vec<Member>; 2],
+    /// The table that all have followed, where it is one for all.
+    former: Option<&'a Parcel>,
+    /// The one that all are to follow then, as it is sent; and when all that the leader has sent of it has left.
+    lent: Rc<Vec<u8>>,
+    line: Duration,
     /// Whether what a processor does takes time.
     costs: bool,
     events: BTreeMap<(Duration, u64), Event>,
@@ -180,12 +243,27 @@ impl<'a> Fleet<'a> {
         balancers: u32,
         builder: &'a mut dyn Build<StateKey>,
         members: &'a [Vec<Member>; 2],
+        former: Option<&'a Parcel>,
         costs: bool,
     ) -> Self {
         let (events, number, written) = (BTreeMap::new(), 0, None);
+        let (lent, line) = (Rc::default(), Duration::ZERO);
         let names: Vec<String> = (0..balancers).map(|at| format!("lb{at}")).collect();
         let balancers = names.iter().map(|_| Balancer::default()).collect();
-        Self { request, balancers, names, builder, members, costs, events, number, written }
+        Self {
+            request,
+            balancers,
+            names,
+            builder,
+            members,
+            former,
+            lent,
+            line,
+            costs,
+            events,
+            number,
+            written,
+        }
     }
 
     fn at(&mut self, time: Duration, event: Event) {
@@ -236,6 +314,8 @@ impl<'a> Fleet<'a> {
                 Event::Heard(at, value) => self.hears(at, now, &value)?,
                 Event::Flown(at) => self.acknowledges(at, now)?,
                 Event::Answered(at) => self.collects(at, now)?,
+                Event::Asked(by) => self.lends(by, now)?,
+                Event::Lent(at) => self.commits(at, now)?,
             }
         }
         let all = |of: fn(&Balancer) -> Option<Duration>| {
@@ -244,7 +324,7 @@ impl<'a> Fleet<'a> {
         };
         let held = |one: &Balancer| Some(one.thawed?.saturating_sub(one.frozen?));
         let (Some(followed), Some(held_back)) = (all(|one| one.followed), all(held)) else {
-            return Err(crate::Error::Fault("a step does not come to its end".into()));
+            return Err(Error::Fault("a step does not come to its end".into()));
         };
         let others = self.balancers.iter().skip(1).map(|one| one.cpu);
         let leader = self.balancers[LEADER].cpu;
@@ -256,7 +336,7 @@ impl<'a> Fleet<'a> {
             Value::Document(bytes) => {
                 let id = self.names[at].clone();
                 let (then, sign) = self.works(at, now, |_| {
-                    let document = Document::parse(bytes).map_err(crate::Error::Fault)?;
+                    let document = Document::parse(bytes).map_err(Error::Fault)?;
                     let service = ServiceSign { name: SERVICE.into(), ..ServiceSign::default() };
                     let sign = Sign {
                         id,
@@ -340,7 +420,10 @@ impl<'a> Fleet<'a> {
             let Some(step) = step.filter(|step| step.missing(&leader.report).is_empty()) else {
                 return Ok(None);
             };
-            let next = step.onward();
+            let mut next = step.onward();
+            if next.stage == Stage::Commit && fleet.costs {
+                fleet.makes_tables(&mut next)?;
+            }
             let bytes = serde_json::to_vec(&next).context("writing a step")?;
             Ok(Some((next.stage, bytes)))
         })?;
@@ -348,6 +431,83 @@ impl<'a> Fleet<'a> {
             self.written = Some(stage);
             self.write(then, Value::Step(bytes));
         }
+        Ok(())
+    }
+
+    /// The leader knows of all that there is: what all are to follow.
+    fn makes_tables(&mut self, next: &mut Step) -> Result<()> {
+        if self.former.is_some() {
+            let bytes = parcel_of(self.builder, 2, &self.members[1])?.to_bytes();
+            next.next_tables.insert(SERVICE.into(), digest_of(&bytes));
+            self.lent = Rc::new(bytes);
+        } else if let Some(rows) = digest_of_rows(self.builder, &self.members[1])? {
+            next.next_rows.insert(SERVICE.into(), rows);
+        }
+        Ok(())
+    }
+
+    /// Somebody asks the leader for the table.
+    fn asks(&mut self, at: usize, now: Duration) -> Result<()> {
+        let (then, ()) = self.works(at, now, |fleet| {
+            let step = fleet.balancers[at].step.as_ref();
+            let digest = step.and_then(|step| step.table_at(Stage::Commit, SERVICE)).cloned();
+            let digest = digest.unwrap_or_default();
+            let asked = TableAsked { service: SERVICE.into(), digest };
+            std::hint::black_box(asked.encode_to_vec());
+            Ok(())
+        })?;
+        self.at(then + self.request.link, Event::Asked(at));
+        Ok(())
+    }
+
+    /// The leader sends it, in parts; those of all who ask leave by one line.
+    fn lends(&mut self, by: usize, now: Duration) -> Result<()> {
+        let (then, ()) = self.works(LEADER, now, |fleet| {
+            for part in fleet.lent.chunks(TABLE_PART) {
+                let part = TablePart { bytes: part.to_vec() };
+                std::hint::black_box(part.encode_to_vec());
+            }
+            Ok(())
+        })?;
+        self.line = self.line.max(then) + on_the_line(self.lent.len());
+        self.at(self.line + self.request.link, Event::Lent(by));
+        Ok(())
+    }
+
+    /// Packets follow the next table from here on, if it is what the leader says that it is.
+    fn commits(&mut self, at: usize, now: Duration) -> Result<()> {
+        let (then, ()) =
+            self.works(at, now, |fleet| if fleet.costs { fleet.makes(at) } else { Ok(()) })?;
+        if self.costs {
+            // For the next one, which makes the same of the same: no part of what it does.
+            self.builder.discard_draft()?;
+            match self.former {
+                Some(former) => self.builder.draft_of(2, &self.members[0], former)?,
+                None => self.builder.draft(2, &self.members[0], 0)?,
+            };
+            self.builder.discard_draft()?;
+        }
+        self.balancers[at].followed = Some(then);
+        self.acknowledges(at, then)
+    }
+
+    /// A balancer makes its next table.
+    fn makes(&mut self, at: usize) -> Result<()> {
+        let step = self.balancers[at].step.as_ref();
+        let table = step.and_then(|step| step.table_at(Stage::Commit, SERVICE)).cloned();
+        let rows = step.and_then(|step| step.rows_at(Stage::Commit, SERVICE)).cloned();
+        let built = if self.former.is_some() {
+            let found = digest_of(&self.lent);
+            ensure!(table.as_ref() == Some(&found), "a table is {found}, and not {table:?}");
+            let parcel = Parcel::from_bytes(&self.lent).context("reading a table")?;
+            self.builder.draft_of(2, &self.members[1], &parcel)?
+        } else {
+            let found = digest_of_rows(self.builder, &self.members[1])?;
+            ensure!(found.is_some() && found == rows, "rows are {found:?}, and not {rows:?}");
+            self.builder.draft(2, &self.members[1], 0)?
+        };
+        ensure!(built.astray == 0, "{} connections are led astray", built.astray);
+        std::hint::black_box(&built);
         Ok(())
     }
 
@@ -376,23 +536,8 @@ impl<'a> Fleet<'a> {
                 let took = if self.costs { used().saturating_sub(begun) } else { Duration::ZERO };
                 self.at(then + self.request.link * 2 + took, Event::Answered(at));
             }
-            Stage::Commit => {
-                let (then, ()) = self.works(at, now, |fleet| {
-                    if fleet.costs {
-                        let built = fleet.builder.draft(2, &fleet.members[1], 0)?;
-                        std::hint::black_box(&built);
-                    }
-                    Ok(())
-                })?;
-                // For the next one, which builds the same from the same: no part of what it does.
-                self.builder.discard_draft()?;
-                if self.costs {
-                    self.builder.draft(2, &self.members[0], 0)?;
-                    self.builder.discard_draft()?;
-                }
-                self.balancers[at].followed = Some(then);
-                self.acknowledges(at, then)?;
-            }
+            Stage::Commit if self.former.is_some() && at != LEADER => self.asks(at, now)?,
+            Stage::Commit => self.commits(at, now)?,
             Stage::Done => self.balancers[at].thawed = Some(now),
         }
         Ok(())
@@ -441,12 +586,14 @@ mod tests {
     use super::*;
 
     /// Without costs the time is that of links and of the wait for packets alone: two links for each of the document,
-    /// the signs, four times a step and its answers, the agents, and the last step.
+    /// the signs, four times a step and its answers, the agents, and the last step; and where one table is for all two
+    /// more, by which it is asked for and comes.
     #[test]
     fn waits_are_links_and_the_flight_of_packets() {
         let link = Duration::from_millis(1);
         let request = Request {
             weir: "/none".into(),
+            methods: vec![],
             balancers: vec![],
             agents: 10,
             backends: 8,
@@ -455,22 +602,33 @@ mod tests {
             rate: 1,
             seconds: 1,
             connections: 1,
+            sessions: 1,
             rounds: 1,
             patience: Duration::ZERO,
         };
-        for balancers in [1, 3, 10] {
-            let members = [pool(8, 1), pool(8, 2)];
-            let mut builder = known(100, &members[0]).expect("a table");
-            let mut fleet = Fleet::new(&request, balancers, builder.as_mut(), &members, false);
-            let times = fleet.change().expect("it ends");
-            // Document, signs; prepare, freeze, collect with their answers, and commit.
-            let followed = FLIGHT + link * (2 + 2 + 3 * 4 + 2 + 2);
-            assert_eq!(times.followed, followed, "{balancers}");
-            // From freeze on: its answers, collect with the agents and its answers, commit with its answers, done.
-            assert_eq!(times.held_back, FLIGHT + link * (2 + 2 + 2 + 2 + 2 + 2 + 2), "{balancers}");
-            assert_eq!((times.leader, times.follower), (Duration::ZERO, Duration::ZERO));
+        for (method, asks) in [(MethodId::Residue, 0), (MethodId::Concury, 2)] {
+            for balancers in [1, 3, 10] {
+                // The leader has what it has built.
+                let asks = if balancers == 1 { 0 } else { asks };
+                let members = [pool(8, 1), pool(8, 2)];
+                let mut builder = known(method, 100, &members[0]).expect("a table");
+                let former = former(method, builder.as_mut(), &members[0]).expect("a table");
+                let (builder, former) = (builder.as_mut(), former.as_ref());
+                let mut fleet = Fleet::new(&request, balancers, builder, &members, former, false);
+                let times = fleet.change().expect("it ends");
+                // Document, signs; prepare, freeze, collect with their answers, and commit.
+                let followed = FLIGHT + link * (2 + 2 + 3 * 4 + 2 + 2 + asks);
+                assert_eq!(times.followed, followed, "{method}, {balancers}");
+                // From freeze on: its answers, collect with the agents and its answers, commit with its answers, done.
+                let held_back = FLIGHT + link * (2 + 2 + 2 + 2 + 2 + 2 + 2 + asks);
+                assert_eq!(times.held_back, held_back, "{method}, {balancers}");
+                assert_eq!((times.leader, times.follower), (Duration::ZERO, Duration::ZERO));
+            }
+            let row = run(&request, method, 3).expect("it is measured");
+            assert!(
+                row.followed_ms.median >= row.waits_ms && row.held_back_ms.median > 20.0,
+                "{row}"
+            );
         }
-        let row = run(&request, 3).expect("it is measured");
-        assert!(row.followed_ms.median >= row.waits_ms && row.held_back_ms.median > 20.0, "{row}");
     }
 }

@@ -131,8 +131,7 @@ fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>
     });
     let sources: Vec<_> = sources.collect();
     let services = config.services.iter().filter(|service| service.forward.is_full_nat());
-    let all = services.flat_map(|service| service.backends.iter().map(move |one| (service, one)));
-    for (service, backend) in all {
+    for backend in services.flat_map(|service| &service.backends) {
         let some = Some(&backend.nat_sources).filter(|own| !own.is_empty());
         let Ok(way) = neigh::route(backend.address) else { continue };
         // Who is behind a router has routes.

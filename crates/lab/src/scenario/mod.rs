@@ -187,8 +187,7 @@ impl Scenario {
             Self::Reuse => {
                 spec.goals.met = 500;
                 spec.traffic.reuse = true;
-                spec.traffic.mix =
-                    Mix { keepalive: 0.6, download: 0.0, upload: 0.0, short: 0.35, udp: 0.05 };
+                spec.traffic.mix = Mix { keepalive: 0.6, short: 0.35, udp: 0.05, ..Mix::NONE };
                 spec.traffic.life = Duration::from_millis(300)..Duration::from_secs(6);
             }
         }

@@ -21,12 +21,17 @@ use super::spec::{Kind, Plan, Planner};
 use super::upload::{Body, PIECE, pace};
 use super::verdict::{Failure, Home};
 use super::{Shared, http::read_answer};
+use crate::quic::Peer;
 use crate::witness::Key;
 
 /// A request does not follow the handshake's last ACK at once.
 const FIRST_REQUEST_AFTER: Duration = Duration::from_millis(1);
 /// A datagram is sent once and then so many times more.
 const RESENDS: u32 = 3;
+/// A client of QUIC goes on from another address in so many cases before it asks again.
+const MOVES: f64 = 0.5;
+/// So long after a question a client of QUIC looks whether its server was killed.
+const LOOK_AT_HOME: Duration = Duration::from_secs(1);
 /// Longest wait before the last request, so that not all are sent at once.
 const FINISH_SPREAD: Duration = Duration::from_secs(1);
 /// How often, and after which time each, a port that is still taken is tried again.
@@ -91,13 +96,14 @@ pub(crate) async fn slot(client: Rc<Client>, number: usize) {
         if plan.idle {
             plan.kind = Kind::Keepalive;
         }
-        if client.shared.spec.reuse && plan.kind != Kind::Udp {
+        if client.shared.spec.reuse && !plan.kind.is_of_udp() {
             let again = ports.take(&mut plan);
             client.shared.stats.met(again.into());
         }
         let mut flow = Flow::begin(Rc::clone(&client), plan.kind);
         let result = match plan.kind {
             Kind::Udp => flow.datagrams(plan).await,
+            Kind::Quic => flow.quic(plan).await,
             _ => flow.tcp(plan).await,
         };
         let failed = result.is_err();
@@ -141,7 +147,7 @@ impl Flow {
         // A port is free again at once if the connection failed, had no connection, or ended with a
         // reset: what was seen of it must not be taken for its next user's.
         let shared = &self.client.shared;
-        let reusable = result.is_err() || self.kind == Kind::Udp || shared.spec.reuse;
+        let reusable = result.is_err() || self.kind.is_of_udp() || shared.spec.reuse;
         let account = Account {
             kind: self.kind,
             started: self.started,
@@ -185,6 +191,7 @@ impl Flow {
         };
         let port = match plan.kind {
             Kind::Udp => target.echo_port,
+            Kind::Quic => target.quic_port,
             _ => target.web_port,
         };
         (sources[plan.source % sources.len()], SocketAddr::new(to, port))
@@ -201,7 +208,9 @@ impl Flow {
             }
             // Boxed for the same reason.
             Kind::Upload => Box::pin(self.upload(&mut stream, plan)).await,
-            Kind::Short | Kind::Udp => self.ask(&mut stream, http::SMALL, &mut [0; 512]).await,
+            Kind::Short | Kind::Udp | Kind::Quic => {
+                self.ask(&mut stream, http::SMALL, &mut [0; 512]).await
+            }
         }
     }
 
@@ -341,6 +350,65 @@ impl Flow {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// A connection whose client goes on from another address and port again and again, which to a router and to
+    /// balancers is another flow each time.
+    async fn quic(&mut self, plan: Plan) -> Result<(), Failure> {
+        let client = Rc::clone(&self.client);
+        let (from, to) = self.ends(&plan);
+        let (end, mut random) = (self.started + plan.life, plan.random);
+        let Some(config) = &client.shared.quic else {
+            return Err(Failure::Local("the lab has no servers of QUIC".into()));
+        };
+        let bind = |from: IpAddr| {
+            let socket = std::net::UdpSocket::bind(SocketAddr::new(from, 0));
+            socket.map_err(|error| Failure::Local(error.to_string()))
+        };
+        let socket = bind(from)?;
+        self.key = socket.local_addr().ok().map(|source| Key { udp: true, source, target: to });
+        let peer = Peer::open(config, socket, to).await?;
+        loop {
+            self.ask_over_quic(&peer, &mut random).await?;
+            if Instant::now() >= end {
+                return Ok(());
+            }
+            let pause = random.random_range(client.shared.spec.udp_think.clone());
+            let last = client.think(pause).await;
+            if last {
+                sleep(random.random_range(Duration::ZERO..FINISH_SPREAD)).await;
+            }
+            if random.random_bool(MOVES) {
+                let sources = &client.sources4;
+                peer.move_to(bind(sources[random.random_range(0..sources.len())])?)?;
+                client.shared.stats.moved();
+            }
+            if last {
+                return self.ask_over_quic(&peer, &mut random).await;
+            }
+        }
+    }
+
+    async fn ask_over_quic(&mut self, peer: &Peer, random: &mut ChaCha8Rng) -> Result<(), Failure> {
+        let question = format!("{:016x}", random.random::<u64>());
+        let mut asking = std::pin::pin!(peer.ask(question.as_bytes()));
+        let answer = loop {
+            if let Ok(answer) = timeout(LOOK_AT_HOME, &mut asking).await {
+                break answer?;
+            }
+            // Its server is gone with all that it knew, and nobody says so to a client of UDP.
+            let events = &self.client.shared.events;
+            if self.backend.is_some_and(|(home, first)| events.killed_since(home, first)) {
+                return Err(Failure::Timeout("packets of QUIC"));
+            }
+        };
+        let backend = answer.strip_suffix(question.as_bytes());
+        let Some(name) = backend.and_then(|name| name.strip_suffix(b":")) else {
+            return Err(Failure::Garbled(String::from_utf8_lossy(&answer).into_owned()));
+        };
+        let backend = self.meet(name)?;
+        self.answered(backend, question.len() as u64, None);
         Ok(())
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     witness: Witness,
     /// What the backends' agents say wrongly.
     lies: Lies,
+    /// How clients of QUIC connect, if there are any.
+    quic: Option<quinn::ClientConfig>,
     target: AtomicUsize,
     finish: AtomicBool,
     give_up: AtomicBool,
@@ -82,12 +84,20 @@ impl Traffic {
                 spec.connections
             )));
         }
+        let quic = match lab.quic() {
+            Some(identity) => Some(identity.client(spec.quic_timeout)?),
+            None if spec.mix.quic > 0.0 => {
+                return Err(Error::BadSpec("clients of QUIC need servers of it".into()));
+            }
+            None => None,
+        };
         let names = lab.backends().iter().map(|b| b.name().to_string()).collect();
         let shared = Arc::new(Shared {
             stats: Arc::new(Stats::new(names).without_promise(&spec.unpromised)),
             events: Arc::clone(lab.events()),
             witness: Witness::open(lab, spec.longest_without_answer() * 2)?,
             lies: lab.spec().agent.as_ref().map(|agent| agent.lies).unwrap_or_default(),
+            quic,
             target: AtomicUsize::new(spec.connections),
             finish: AtomicBool::new(false),
             give_up: AtomicBool::new(false),

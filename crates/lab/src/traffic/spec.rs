@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::topology::{ECHO_PORT, VIP4, VIP6, WEB_PORT};
+use crate::topology::{ECHO_PORT, QUIC_PORT, VIP4, VIP6, WEB_PORT};
 
 /// A kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -28,12 +28,14 @@ pub enum Kind {
     Short,
     /// A UDP socket that asks an echo server every so often, for a while.
     Udp,
+    /// A QUIC connection that asks every so often, for a while, and changes its address and port in between.
+    Quic,
 }
 
 impl Kind {
     /// All kinds, in the order of [`Mix`].
-    pub const ALL: [Self; 5] =
-        [Self::Keepalive, Self::Download, Self::Upload, Self::Short, Self::Udp];
+    pub const ALL: [Self; 6] =
+        [Self::Keepalive, Self::Download, Self::Upload, Self::Short, Self::Udp, Self::Quic];
 
     /// The kind in one word, as reports have it.
     pub fn name(self) -> &'static str {
@@ -43,7 +45,13 @@ impl Kind {
             Self::Upload => "upload",
             Self::Short => "short",
             Self::Udp => "udp",
+            Self::Quic => "quic",
         }
+    }
+
+    /// Whether its packets are of UDP: a port of it is free again at once.
+    pub(crate) fn is_of_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::Quic)
     }
 }
 
@@ -62,9 +70,15 @@ pub struct Mix {
     pub short: f64,
     /// Weight of [`Kind::Udp`].
     pub udp: f64,
+    /// Weight of [`Kind::Quic`], which needs [`LabSpec::quic`](crate::LabSpec::quic).
+    pub quic: f64,
 }
 
 impl Mix {
+    /// Nothing, for what a mix does not name.
+    pub const NONE: Self =
+        Self { keepalive: 0.0, download: 0.0, upload: 0.0, short: 0.0, udp: 0.0, quic: 0.0 };
+
     /// One kind and nothing else.
     pub fn only(kind: Kind) -> Self {
         let weight = |k| f64::from(u8::from(k == kind));
@@ -74,11 +88,12 @@ impl Mix {
             upload: weight(Kind::Upload),
             short: weight(Kind::Short),
             udp: weight(Kind::Udp),
+            quic: weight(Kind::Quic),
         }
     }
 
-    fn weights(&self) -> [f64; 5] {
-        [self.keepalive, self.download, self.upload, self.short, self.udp]
+    fn weights(&self) -> [f64; 6] {
+        [self.keepalive, self.download, self.upload, self.short, self.udp, self.quic]
     }
 }
 
@@ -93,11 +108,13 @@ pub struct Target {
     pub web_port: u16,
     /// UDP port of the echo service.
     pub echo_port: u16,
+    /// UDP port of the service of QUIC, which has no IPv6 address.
+    pub quic_port: u16,
 }
 
 impl Default for Target {
     fn default() -> Self {
-        Self { v4: VIP4, v6: VIP6, web_port: WEB_PORT, echo_port: ECHO_PORT }
+        Self { v4: VIP4, v6: VIP6, web_port: WEB_PORT, echo_port: ECHO_PORT, quic_port: QUIC_PORT }
     }
 }
 
@@ -128,15 +145,17 @@ pub struct TrafficSpec {
     pub upload_bytes: u64,
     /// Rate of an upload, in bytes per second.
     pub upload_rate: u64,
-    /// Pause between datagrams of a UDP flow.
+    /// Pause between datagrams of a UDP flow, and between questions over QUIC.
     pub udp_think: Range<Duration>,
-    /// Life of a UDP flow.
+    /// Life of a UDP flow, and of a QUIC connection.
     pub udp_life: Range<Duration>,
     /// The connection is not made, or an answer does not come or does not go on, for so long:
     /// the connection has failed.
     pub timeout: Duration,
     /// A datagram that was not answered for so long is sent again, three times at most.
     pub udp_timeout: Duration,
+    /// A QUIC connection that hears nothing for so long has failed.
+    pub quic_timeout: Duration,
     /// A connection that fails before its first answer may have gone to a backend that was killed
     /// up to so long before it started, and whose death the balancer had no time to notice, or up
     /// to so long after its SYN.
@@ -157,7 +176,14 @@ impl Default for TrafficSpec {
             seed: 1,
             connections: 1000,
             ramp: 2000,
-            mix: Mix { keepalive: 0.6, download: 0.01, upload: 0.005, short: 0.335, udp: 0.05 },
+            mix: Mix {
+                keepalive: 0.6,
+                download: 0.01,
+                upload: 0.005,
+                short: 0.335,
+                udp: 0.05,
+                quic: 0.0,
+            },
             unpromised: Vec::new(),
             ipv6_share: 0.4,
             udp_ipv6_share: 0.0,
@@ -169,6 +195,7 @@ impl Default for TrafficSpec {
             udp_life: Duration::from_secs(2)..Duration::from_secs(20),
             timeout: Duration::from_secs(10),
             udp_timeout: Duration::from_secs(1),
+            quic_timeout: Duration::from_secs(30),
             detection: Duration::from_millis(1500),
             target: Target::default(),
             idle_share: 0.0,
@@ -181,7 +208,7 @@ impl TrafficSpec {
     /// The longest that a connection can live without an answer: one that cannot be made, then one
     /// whose answer does not come; or datagrams that are sent again and again.
     pub(crate) fn longest_without_answer(&self) -> Duration {
-        (self.timeout * 2).max(self.udp_timeout * 5)
+        (self.timeout * 2).max(self.udp_timeout * 5).max(self.quic_timeout * 2)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -248,6 +275,7 @@ impl Planner {
         let kind = Kind::ALL[self.kinds.sample(&mut random)];
         let (share, life) = match kind {
             Kind::Udp => (spec.udp_ipv6_share, &spec.udp_life),
+            Kind::Quic => (0.0, &spec.udp_life),
             _ => (spec.ipv6_share, &spec.life),
         };
         Plan {

@@ -85,6 +85,7 @@ pub struct Stats {
     bytes: AtomicU64,
     uploaded: AtomicU64,
     resent: AtomicU64,
+    moved: AtomicU64,
     met: AtomicU64,
     untold: AtomicU64,
     connect: Histogram,
@@ -105,6 +106,7 @@ impl Stats {
             bytes: AtomicU64::new(0),
             uploaded: AtomicU64::new(0),
             resent: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             met: AtomicU64::new(0),
             untold: AtomicU64::new(0),
             connect: Histogram::default(),
@@ -155,6 +157,11 @@ impl Stats {
 
     pub(crate) fn resent(&self) {
         self.resent.fetch_add(1, Relaxed);
+    }
+
+    /// A client of QUIC goes on from another address and port.
+    pub(crate) fn moved(&self) {
+        self.moved.fetch_add(1, Relaxed);
     }
 
     /// What the scenario is about has happened so many times more.
@@ -268,6 +275,7 @@ impl Stats {
             bytes: self.bytes.load(Relaxed),
             uploaded: self.uploaded.load(Relaxed),
             resent: self.resent.load(Relaxed),
+            moved: self.moved.load(Relaxed),
             met: self.met.load(Relaxed),
             connect: self.connect.snapshot(),
             answer: self.answer.snapshot(),
@@ -290,7 +298,7 @@ impl Stats {
     }
 }
 
-/// The counters of a run at one time. A connection is a TCP connection or a UDP flow.
+/// The counters of a run at one time. A connection is one of TCP or of QUIC, or a UDP flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     /// Connections begun and not ended, including those that wait for their first answer.
@@ -321,6 +329,8 @@ pub struct Snapshot {
     pub uploaded: u64,
     /// Datagrams that had to be sent again.
     pub resent: u64,
+    /// How often clients of QUIC went on from another address and port in the middle of a connection.
+    pub moved: u64,
     /// How often that happened which the scenario is about; see
     /// [`Scenario::counted`](crate::scenario::Scenario::counted).
     pub met: u64,

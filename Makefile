@@ -17,7 +17,7 @@ RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test install-test fuzz mutations p4-test kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test install-test container-test fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -43,6 +43,9 @@ help:
 	@echo '            a version takes the place of an older one, and goes again, under connections'
 	@echo 'make install-test [SUITE=bookworm]'
 	@echo '            the packages into a clean Debian that is made for it, and three commands to a balanced request'
+	@echo 'make container-test [PROGRAM=target/release/weir]'
+	@echo '            the container, built by its recipe (or of PROGRAM, which is much sooner), in front of two'
+	@echo '            servers: stopped, killed, started again, and without each of its capabilities'
 	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
 	@echo '            BPF program and its twin, of a grammar and blind'
@@ -99,6 +102,10 @@ upgrade-test:
 # Needs mmdebstrap, and Debian's archive.
 install-test: build
 	@scripts/install-test $(SUITE)
+
+# Needs podman, crun, mmdebstrap, and Debian's archive or that of the base images.
+container-test:
+	@scripts/container-test $(PROGRAM)
 
 # The documentation as pages for a browser.
 site:

@@ -391,10 +391,13 @@ impl<P: Plane> Engine<P> {
         let Apply { file, text, break_connections, expect } = apply;
         self.is_expected(*expect)?;
         // What was kept is one text, whatever files it came from, which may be others now.
+        let one = in_one(text.clone());
         let from = match what {
-            "rollback" => Source::text(file, &in_one(text)),
+            "rollback" => Source::text(file, &one),
             _ => Source::text(file, text),
         };
+        // Nor is it anything else in the instance's file: what is added there stands in that file, and is told so.
+        let text = one.as_str();
         // What is refused anyway is refused before anything is written.
         self.looked_at.replace(Some(from.clone()));
         let refused = self.would_refuse(&from, *break_connections);

@@ -197,7 +197,7 @@ type Opened = (History, Option<RunLock>, Option<String>);
 /// Opens what was remembered. Forwarding is not kept waiting by a directory that cannot be used.
 ///
 /// # Errors
-/// Another instance has the directory: two would overwrite each other's.
+/// Another instance has the directory: two would overwrite each other's. Or somebody else may write to it.
 pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
     let lock = match state_dir == *run_dir {
@@ -205,7 +205,9 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
         false => RunLock::await_free(&state_dir).map(Some),
     };
     let done = match lock {
-        Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+        Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => {
+            return Err(error.into());
+        }
         Err(error) => Err(error),
         // What is noted is there whole.
         Ok(Some(lock)) => take_along(run_dir, &state_dir)

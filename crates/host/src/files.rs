@@ -69,6 +69,16 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What is in a file, whosever it is: to compare it with something that is known.
+///
+/// # Errors
+/// Those of the system; and if it is a link, or no file.
+pub fn read_anybodys(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file(OpenOptions::new().read(true), path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// What is in a file of text.
 ///
 /// # Errors

@@ -163,9 +163,9 @@ fn part(path: &Path) -> Result<String, ConfigError> {
 /// A whole text as one that stands in one file: its lines are counted through, whatever files they came from.
 /// No byte of it moves.
 pub fn in_one(mut text: String) -> String {
-    let marks: Vec<usize> = text.match_indices(MARK).map(|(at, _)| at).collect();
-    let begins = |text: &str, at: usize| at == 0 || text.as_bytes()[at - 1] == b'\n';
-    for at in marks.into_iter().filter(|at| begins(&text, *at)).collect::<Vec<_>>() {
+    let begins = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
+    let marks: Vec<usize> = text.match_indices(MARK).map(|(at, _)| at).filter(begins).collect();
+    for at in marks {
         text.replace_range(at..at + MARK.len(), OTHER_MARK);
     }
     text

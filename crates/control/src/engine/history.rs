@@ -141,7 +141,9 @@ fn keep_beside(path: &Path) -> Result<PathBuf, String> {
         PathBuf::from(name)
     };
     let names: Vec<PathBuf> = (0..MOST_EDITED).map(name).collect();
-    if let Some(kept) = names.iter().find(|name| files::read(name).is_ok_and(|kept| kept == text)) {
+    if let Some(kept) =
+        names.iter().find(|name| files::read_anybodys(name).is_ok_and(|kept| kept == text))
+    {
         return Ok(kept.clone());
     }
     let free = names.iter().find(|name| fs::symlink_metadata(name).is_err());

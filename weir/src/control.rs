@@ -12,7 +12,7 @@ use weir_control::api::{
     Answer, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
     WeightRequest, wait,
 };
-use weir_control::config::{Config, MOST_TEXT, text_of};
+use weir_control::config::{Config, MOST_TEXT, in_one, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{self, EngineError, Explanation, Kind, Status};
 
@@ -48,7 +48,7 @@ pub fn stdin_text() -> anyhow::Result<String> {
     let read = std::io::stdin().lock().take(MOST_TEXT as u64 + 1).read_to_end(&mut bytes);
     read.context("cannot read the standard input")?;
     anyhow::ensure!(bytes.len() <= MOST_TEXT, "{STDIN}: it is larger than {} MiB", MOST_TEXT >> 20);
-    Ok(text_of(bytes, STDIN)?)
+    Ok(in_one(text_of(bytes, STDIN)?))
 }
 
 pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {

@@ -195,6 +195,32 @@ fn changes_are_made_once_and_refusals_say_why() {
     assert!(log.iter().filter(|line| line["status"] == 200).count() >= 6, "{log:?}");
 }
 
+/// Nobody who may ask pushes out of the log what was changed before.
+#[test]
+fn requests_that_cannot_be_done_leave_changes_in_the_audit_log() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = start_with(&lab, "");
+    let weight = |backend: &str, weight: u32| {
+        let path = format!("/v1/services/web4/backends/{backend}/weight");
+        at_socket(&balancer, "PUT", &path, &json!({ "weight": weight }).to_string()).0
+    };
+    assert_eq!(weight("b1", 7), 200);
+    let refuses = |status: u16| (400..500).contains(&status);
+    // However slow this machine is, more come in some second than are written down.
+    let unsaid = (0..50).any(|_| {
+        for _ in 0..200 {
+            assert!(refuses(weight("none", 7)) && refuses(weight("b1", 1 << 20)));
+        }
+        std::thread::sleep(Duration::from_millis(1100));
+        assert!(refuses(weight("none", 7)));
+        audited(&balancer).iter().any(|line| line["unsaid"].as_u64() > Some(0))
+    });
+    assert!(unsaid, "all of them are there");
+    let log = audited(&balancer);
+    assert!(log.iter().any(|line| line["status"] == 200 && line["method"] == "PUT"), "{log:?}");
+}
+
 /// Asks at a socket as another user of the host.
 fn as_nobody(balancer: &Balancer, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     const ASK: &str = r#"

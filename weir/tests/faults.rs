@@ -109,8 +109,10 @@ struct Disc(PathBuf);
 
 impl Disc {
     fn mount(at: &Path) -> Self {
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(at).status();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=24m,mode=0755", "tmpfs"])
+            .arg(at)
+            .status();
         assert!(mounted.is_ok_and(|status| status.success()), "mount {}", at.display());
         Self(at.to_owned())
     }

@@ -5,6 +5,7 @@ mod common;
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use weir_lab::Balancer;
 
 fn weight(balancer: &Balancer) -> Value {
@@ -71,4 +72,59 @@ fn concury_writes_anew_what_was_cleared_away() {
 #[test]
 fn tracked_writes_anew_what_was_cleared_away() {
     clears_away("tracked", true);
+}
+
+/// What stands where others may write, or is somebody else's, is not gone on from; and what is spoilt while weir runs is
+/// written anew.
+#[test]
+fn nothing_of_somebody_elses_is_gone_on_from() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start_spec(
+        &lab,
+        weir_lab::BalancerSpec {
+            balancer_lines: "look_every = \"1s\"\n".into(),
+            ..weir_lab::BalancerSpec::new(common::WEIR, 3)
+        },
+    );
+    common::command(&balancer, "backend weight web4 b1 5");
+    let (run_dir, memory) = (balancer.run_dir(), balancer.run_dir().join("runtime.json"));
+    let aside = lab.directory().join("aside.json");
+    for link in [false, true] {
+        match link {
+            false => fs::write(&memory, "").unwrap(),
+            true => {
+                fs::copy(&memory, &aside).unwrap();
+                let planted = run_dir.join("planted");
+                symlink(&aside, &planted).unwrap();
+                fs::rename(&planted, &memory).unwrap();
+            }
+        }
+        common::eventually("it is written anew", || {
+            fs::symlink_metadata(&memory).is_ok_and(|about| about.is_file() && about.len() > 0)
+        });
+    }
+    let refused = |words: &str| {
+        let said = format!("{:?}", balancer.launch().unwrap_err());
+        assert!(said.contains(words), "{words}: {said}");
+        balancer.kill();
+    };
+    balancer.kill();
+    fs::set_permissions(run_dir, fs::Permissions::from_mode(0o777)).unwrap();
+    refused("chmod go-w");
+    fs::set_permissions(run_dir, fs::Permissions::from_mode(0o755)).unwrap();
+    chown(run_dir, Some(65_534), None).unwrap();
+    refused("cannot be used: it belongs to the user 65534");
+    chown(run_dir, Some(0), None).unwrap();
+    let moved = lab.directory().join("moved");
+    fs::rename(run_dir, &moved).unwrap();
+    symlink(&moved, run_dir).unwrap();
+    refused("symbolic link");
+    fs::remove_file(run_dir).unwrap();
+    fs::rename(&moved, run_dir).unwrap();
+    chown(&memory, Some(65_534), None).unwrap();
+    refused("runtime.json: it belongs to the user 65534");
+    chown(&memory, Some(0), None).unwrap();
+    balancer.launch().unwrap();
+    assert_eq!(weight(&balancer), 5);
 }

@@ -676,4 +676,15 @@ fn ids_are_shown_and_explained() {
     let address = topology::backend4(FIRST).to_string();
     balancer.command(&["backend", "add", "quic", "b9", &address]).expect("it is added");
     assert!(text().contains("backend = \"b9\""), "{}", text());
+    // There are keys in it: it goes with its service, and so does one that was not finished.
+    let unfinished = file.with_extension("toml.tmp");
+    std::fs::write(&unfinished, "").expect("the run directory takes it");
+    let config = std::fs::read_to_string(balancer.config()).expect("the configuration");
+    let parts = config.split("\n[[service]]\n");
+    let others: Vec<&str> = parts.filter(|part| !part.contains("name = \"quic\"")).collect();
+    let others = others.join("\n[[service]]\n");
+    assert!(others.len() < config.len(), "{config}");
+    std::fs::write(balancer.config(), others).expect("written");
+    balancer.command(&["reload"]).expect("it is good");
+    assert!(!file.exists() && !unfinished.exists());
 }

@@ -855,11 +855,12 @@ const SOCKET_NAME: usize = 107;
 /// Bytes of a configuration file, at most.
 pub const MOST_TEXT: usize = 16 << 20;
 
-/// The text of one file.
+/// The text of one file. A line of it that looks as if the text of another file stood behind it is a comment, whoever
+/// has written it: of what was read here it is known where it stands.
 fn text_in(path: &Path) -> Result<String, ConfigError> {
     let bytes =
         bytes_of(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-    text_of(bytes, &path.display().to_string())
+    Ok(in_one(text_of(bytes, &path.display().to_string())?))
 }
 
 /// What was read, as text; `name` is what problems call where it came from.

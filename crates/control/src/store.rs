@@ -16,10 +16,10 @@ mod log;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -77,6 +77,14 @@ pub enum StoreError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Somebody else may have put anything into a directory.
+    #[error("{} cannot be used: {source}", path.display())]
+    Unsafe {
+        /// The run directory, or the state directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        source: io::Error,
     },
     /// Another process runs the instance.
     #[error(
@@ -168,16 +176,29 @@ impl RunLock {
 
     /// Whether it is still the lock that stands in the directory: somebody may have removed both.
     pub fn is_of(&self, run_dir: &Path) -> bool {
-        is_at(&self.file, &run_dir.join("lock"))
+        is_itself_at(&self.file, &run_dir.join("lock"))
+    }
+
+    /// Looks whether a directory is no link, and nobody else's to write to.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsafe`] if it is.
+    pub fn check(run_dir: &Path) -> Result<(), StoreError> {
+        files::check_directory(run_dir)
+            .map_err(|source| StoreError::Unsafe { path: run_dir.to_path_buf(), source })
     }
 
     /// Creates the directory if need be, and takes it.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] if another process has it.
+    /// [`StoreError::Locked`] if another process has it, and those of [`check`](Self::check).
     pub fn acquire(run_dir: impl AsRef<Path>) -> Result<Self, StoreError> {
         let run_dir = run_dir.as_ref();
-        fs::create_dir_all(run_dir).map_err(StoreError::io("create", run_dir))?;
+        // Nobody else writes there, whatever the umask is.
+        let mut made = DirBuilder::new();
+        made.recursive(true).mode(0o755);
+        made.create(run_dir).map_err(StoreError::io("create", run_dir))?;
+        Self::check(run_dir)?;
         let path = run_dir.join("lock");
         let file = files::open_or_make(&path).map_err(StoreError::io("create", &path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -282,6 +303,11 @@ fn is_at(file: &File, path: &Path) -> bool {
         Ok(there) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
         Err(error) => !files::says_gone(&error),
     }
+}
+
+/// The same of a file that is to be there itself: a link that leads to it is not followed by who reads it next.
+fn is_itself_at(file: &File, path: &Path) -> bool {
+    !fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink()) && is_at(file, path)
 }
 
 /// Why JSON is not what this version writes. What is sound in itself may be another version's: a field that is

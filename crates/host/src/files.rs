@@ -1,25 +1,28 @@
 //! Files that a process keeps for the one after it, in folders in which others may have put something: one way to
 //! read and to write them. No link is followed, nothing that is no file is waited for, and what is written is its
-//! owner's alone, whatever the umask is: it tells who talks to whom.
+//! owner's alone, whatever the umask is: it tells who talks to whom. What is read belongs to who reads it, or to root:
+//! somebody else could have written anything there.
 
 use nix::libc;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// What a file that is made may be used for, and by whom.
 const MODE: u32 = 0o600;
+/// What a group, or everybody, may do to a directory to put something there.
+const OTHERS_WRITE: u32 = 0o022;
 /// So many names of files are said.
 const NAMED: usize = 3;
 
 /// Opens a file that is there, to read it.
 ///
 /// # Errors
-/// Those of the system; and if it is a link, or no file.
+/// Those of the system; and if it is a link, or no file, or somebody else's.
 pub fn open(path: &Path) -> io::Result<File> {
-    file(OpenOptions::new().read(true), path)
+    own(OpenOptions::new().read(true), path)
 }
 
 /// Opens a file that is there, to read and write it.
@@ -27,7 +30,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of [`open`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
-    file(OpenOptions::new().read(true).write(true), path)
+    own(OpenOptions::new().read(true).write(true), path)
 }
 
 /// Opens a file to read and write it, and makes it if need be. What is in it stays.
@@ -35,13 +38,13 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of [`open`].
 pub fn open_or_make(path: &Path) -> io::Result<File> {
-    file(OpenOptions::new().read(true).write(true).create(true).mode(MODE), path)
+    own(OpenOptions::new().read(true).write(true).create(true).mode(MODE), path)
 }
 
 /// Opens a file to write at its end, and makes it if need be.
 ///
 /// # Errors
-/// Those of [`open`].
+/// Those of the system; and if it is a link, or no file.
 pub fn open_to_append(path: &Path) -> io::Result<File> {
     file(OpenOptions::new().append(true).create(true).mode(MODE), path)
 }
@@ -63,6 +66,16 @@ pub fn make(path: &Path) -> io::Result<File> {
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What is in a file, whosever it is: to compare it with something that is known.
+///
+/// # Errors
+/// Those of the system; and if it is a link, or no file.
+pub fn read_anybodys(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file(OpenOptions::new().read(true), path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -109,6 +122,39 @@ pub fn gone(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Looks whether what a process keeps can be in a directory: one in which somebody else may write could have anything
+/// in the place of a file. Only it is looked at, and not what it is in.
+///
+/// # Errors
+/// Those of the system; and why it cannot, with what to do.
+pub fn check_directory(path: &Path) -> io::Result<()> {
+    // A slash at the end would lead through a link.
+    let path: PathBuf = path.components().collect();
+    let about = fs::symlink_metadata(&path)?;
+    let refuse = |why: String| Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    if about.is_symlink() {
+        let words =
+            "it is a symbolic link, and none is followed here; name the directory that it leads to";
+        return refuse(words.into());
+    }
+    if !about.is_dir() {
+        return Err(io::Error::new(ErrorKind::NotADirectory, "it is no directory"));
+    }
+    if !is_ours(about.uid()) {
+        return refuse(whose(
+            about.uid(),
+            "remove it, or name a directory that is not somebody else's",
+        ));
+    }
+    let mode = about.mode() & 0o7777;
+    if mode & OTHERS_WRITE != 0 {
+        return refuse(format!(
+            "others may write to it (mode {mode:04o}); look at who has put what there, and chmod go-w it"
+        ));
+    }
+    Ok(())
 }
 
 /// Whether nothing is called so. Where that cannot be told, something is.
@@ -180,6 +226,27 @@ fn file(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(no_file()) }
 }
 
+/// The same for what is read: what somebody else has written is not believed.
+fn own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = file(options, path)?;
+    let uid = file.metadata()?.uid();
+    if is_ours(uid) {
+        return Ok(file);
+    }
+    Err(io::Error::new(ErrorKind::PermissionDenied, whose(uid, "remove it")))
+}
+
+fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == nix::unistd::geteuid().as_raw()
+}
+
+fn whose(uid: u32, mend: &str) -> String {
+    let own = nix::unistd::geteuid();
+    format!(
+        "it belongs to the user {uid}, and only those of root and of the user {own} are used; {mend}"
+    )
+}
+
 fn no_file() -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, "it is no file; remove it")
 }
@@ -187,7 +254,7 @@ fn no_file() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
     const PRECIOUS: &str = "precious";
@@ -268,6 +335,56 @@ mod tests {
         write(&name, b"new").unwrap();
         assert_eq!(read_text(&name).unwrap(), "new");
         assert_eq!(fs::read_to_string(&target).unwrap(), PRECIOUS);
+    }
+
+    #[test]
+    fn what_is_somebody_elses_is_not_read() {
+        if !nix::unistd::geteuid().is_root() {
+            // Nobody else can give a file away.
+            assert!(is_ours(0) && !is_ours(nix::unistd::geteuid().as_raw() + 1));
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("name");
+        fs::write(&name, PRECIOUS).unwrap();
+        assert!(open(&name).is_ok());
+        chown(&name, Some(65_534), None).unwrap();
+        for opened in [open(&name), open_to_write(&name), open_or_make(&name)] {
+            let said = opened.unwrap_err().to_string();
+            assert!(
+                said.contains("belongs to the user 65534") && said.contains("remove it"),
+                "{said}"
+            );
+        }
+        assert!(check_directory(folder.path()).is_ok());
+        chown(folder.path(), Some(65_534), None).unwrap();
+        let said = check_directory(folder.path()).unwrap_err().to_string();
+        assert!(said.contains("belongs to the user 65534"), "{said}");
+    }
+
+    #[test]
+    fn a_directory_is_its_owners_alone_and_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, link) = (folder.path().join("own"), folder.path().join("link"));
+        fs::create_dir(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        for (mode, good) in
+            [(0o700, true), (0o711, true), (0o755, true), (0o775, false), (0o1777, false)]
+        {
+            fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
+            let checked = check_directory(&own);
+            assert_eq!(checked.is_ok(), good, "{mode:o}: {checked:?}");
+        }
+        // Who may write to its parent is not asked.
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        check_directory(&own).unwrap();
+        for path in [link.clone(), link.join("")] {
+            let said = check_directory(&path).unwrap_err().to_string();
+            assert!(said.contains("symbolic link") && said.contains("leads to"), "{said}");
+        }
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert!(check_directory(&folder.path().join("file")).is_err());
     }
 
     #[test]

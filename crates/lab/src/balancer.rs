@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -243,7 +244,9 @@ impl Balancer {
         let suffix = spec.node.suffix();
         let name = format!("wl{}{suffix}", lab.id());
         let run_dir = lab.directory().join(format!("weir{suffix}"));
-        fs::create_dir_all(&run_dir).doing(|| format!("creating {}", run_dir.display()))?;
+        // Nobody else may write there, whatever the umask is.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&run_dir);
+        made.doing(|| format!("creating {}", run_dir.display()))?;
         lab.remove_later(&Path::new(PINS).join(&name))?;
         let member = Member { weight: 1, drain: false };
         let pool = (0..spec.pool).map(|backend| (backend, member)).collect();

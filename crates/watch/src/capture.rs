@@ -2,12 +2,12 @@
 //! left, with what became of it as a comment.
 
 use anyhow::Context;
-use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use pcap_file::{DataLink, PcapError};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -53,6 +53,14 @@ pub fn may_create(path: &Path, anew: bool) -> anyhow::Result<()> {
     if there { Err(is_there(path)) } else { Ok(()) }
 }
 
+/// What the system says of a write: the library calls that a reading.
+fn told(error: PcapError) -> anyhow::Error {
+    match error {
+        PcapError::IoError(error) => anyhow::Error::from(error),
+        error => anyhow::Error::new(error),
+    }
+}
+
 impl Capture {
     /// Makes the file, for its owner alone: what packets carry is in it. One that is there is refused, or written anew
     /// if so asked. Pipes and devices lose nothing by being written to, and are taken as they are.
@@ -74,7 +82,7 @@ impl Capture {
         };
         let file = file.with_context(|| format!("write {}", path.display()))?;
         let writer = PcapNgWriter::new(BufWriter::new(file));
-        let writer = writer.with_context(|| format!("write {}", path.display()))?;
+        let writer = writer.map_err(told).with_context(|| format!("write {}", path.display()))?;
         Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned(), made })
     }
 
@@ -135,7 +143,7 @@ impl Capture {
             ],
         };
         let written = self.writer.write_pcapng_block(block);
-        written.map(drop).with_context(|| format!("write {}", self.path.display()))
+        written.map(drop).map_err(told).with_context(|| format!("write {}", self.path.display()))
     }
 
     /// The number of an interface in the file.
@@ -152,7 +160,7 @@ impl Capture {
             ],
         };
         let written = self.writer.write_pcapng_block(block);
-        written.with_context(|| format!("write {}", self.path.display()))?;
+        written.map_err(told).with_context(|| format!("write {}", self.path.display()))?;
         let number = self.interfaces.len() as u32;
         self.interfaces.insert(name.to_owned(), number);
         Ok(number)
@@ -174,5 +182,19 @@ impl Capture {
     /// If what is left cannot be written.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disc_is_told_as_the_system_tells_it() {
+        let full = std::io::Error::from(ErrorKind::StorageFull);
+        let words = full.to_string();
+        assert_eq!(told(PcapError::IoError(full)).to_string(), words);
+        // What cannot be said in the format is told by the library.
+        assert!(told(PcapError::InvalidInterfaceId(7)).to_string().contains('7'));
     }
 }

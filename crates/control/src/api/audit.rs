@@ -19,6 +19,13 @@ const MOST: u64 = 4 << 20;
 /// Refusals that are written down in a second; whoever asks a thousand times fills no disc.
 const REFUSALS: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
+/// And in an hour: a second's, again and again, would still push what was changed out of both files within minutes.
+const REFUSALS_OF_AN_HOUR: u32 = 1000;
+const HOUR: Duration = Duration::from_secs(3600);
+/// Beyond those one at a time, so that who asks is seen.
+const BEYOND: Duration = Duration::from_secs(10);
+/// Bytes that a refusal repeats of a path, and says of why.
+const WORDS: usize = 512;
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -48,7 +55,7 @@ pub(super) struct Record<'a> {
     pub status: u16,
     /// The answer, as a sentence.
     pub outcome: &'a str,
-    /// Refusals before this one that there was no room for.
+    /// Refusals before this one, whatever was wrong with them, that there was no room for.
     #[serde(skip_serializing_if = "is_zero")]
     pub unsaid: u32,
 }
@@ -86,14 +93,54 @@ pub(super) struct Audit(Mutex<Inner>);
 struct Inner {
     path: PathBuf,
     file: Option<File>,
-    refused: (Instant, u32),
+    refused: Refused,
     unsaid: u32,
     failed: bool,
 }
 
+/// Refusals lately: since when, and how many.
+#[derive(Debug)]
+struct Refused {
+    second: (Instant, u32),
+    hour: (Instant, u32),
+    last: Instant,
+}
+
+impl Refused {
+    fn none(now: Instant) -> Self {
+        Self { second: (now, 0), hour: (now, 0), last: now }
+    }
+
+    /// Whether there is room for one more, which is counted then.
+    fn takes_one(&mut self, now: Instant) -> bool {
+        for ((since, count), length) in [(&mut self.second, SECOND), (&mut self.hour, HOUR)] {
+            if now.duration_since(*since) >= length {
+                (*since, *count) = (now, 0);
+            }
+        }
+        let many = self.hour.1 >= REFUSALS_OF_AN_HOUR;
+        if self.second.1 >= REFUSALS || many && now.duration_since(self.last) < BEYOND {
+            return false;
+        }
+        self.second.1 += 1;
+        self.hour.1 += 1;
+        self.last = now;
+        true
+    }
+}
+
+/// The beginning of words that somebody else has chosen.
+fn few(words: &str) -> &str {
+    let mut end = words.len().min(WORDS);
+    while !words.is_char_boundary(end) {
+        end -= 1;
+    }
+    &words[..end]
+}
+
 impl Audit {
     pub fn new(path: PathBuf) -> Self {
-        let refused = (Instant::now(), 0);
+        let refused = Refused::none(Instant::now());
         Self(Mutex::new(Inner { path, file: None, refused, unsaid: 0, failed: false }))
     }
 
@@ -125,14 +172,20 @@ impl Audit {
     /// Writes a line. Waits for the file; for threads that may.
     pub fn write(&self, mut record: Record<'_>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = matches!(record.status, 401 | 403);
-        if refused && !inner.has_room_for_a_refusal() {
+        // Whatever is wrong with what was asked for, nothing has changed: who asks for that again and again
+        // would push what others have changed out of the files, and out of the process's log.
+        let refused = (400..500).contains(&record.status);
+        if refused && !inner.refused.takes_one(Instant::now()) {
             inner.unsaid += 1;
             return;
         }
+        if refused {
+            (record.path, record.outcome) = (few(record.path), few(record.outcome));
+            record.body = record.body.map(few);
+        }
         record.unsaid = if refused { std::mem::take(&mut inner.unsaid) } else { 0 };
         let Record { who, method, path, status, outcome, .. } = record;
-        if refused {
+        if matches!(status, 401 | 403) {
             warn!(who, method, path, status, "refused: {outcome}");
         } else {
             info!(who, method, path, status, "{outcome}");
@@ -151,15 +204,6 @@ impl Audit {
 }
 
 impl Inner {
-    fn has_room_for_a_refusal(&mut self) -> bool {
-        let (since, count) = &mut self.refused;
-        if since.elapsed() >= SECOND {
-            (*since, *count) = (Instant::now(), 0);
-        }
-        *count += 1;
-        *count <= REFUSALS
-    }
-
     fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
@@ -231,8 +275,11 @@ mod tests {
         let path = folder.path().join("audit.log");
         let audit = Audit::new(path.clone());
         let who = Who::nobody("mallory");
-        let refuse = || audit.write(Record { status: 403, ..Record::new(&who, None) });
-        (0..10_000).for_each(|_| refuse());
+        let say = |status| audit.write(Record { status, ..Record::new(&who, None) });
+        let refuse = || say(403);
+        say(200);
+        // Whatever is wrong with them.
+        [400, 403, 404, 409, 422].into_iter().cycle().take(10_000).for_each(say);
         let written = lines(&path).len();
         // The loop takes less than some seconds, of which each has room for a few.
         assert!((REFUSALS as usize..2000).contains(&written), "{written}");
@@ -240,5 +287,36 @@ mod tests {
         refuse();
         let last = lines(&path).pop().unwrap();
         assert_eq!(last["unsaid"].as_u64().map(|n| n > 0), Some(true), "{last}");
+        // What was changed before is still there.
+        assert_eq!(lines(&path)[0]["status"], 200);
+    }
+
+    #[test]
+    fn refusals_of_a_day_do_not_push_changes_out() {
+        let began = Instant::now();
+        let mut refused = Refused::none(began);
+        let taken = |refused: &mut Refused, seconds: std::ops::Range<u64>| {
+            let all = seconds.flat_map(|second| [second; 30]);
+            all.filter(|second| refused.takes_one(began + Duration::from_secs(*second))).count()
+        };
+        assert_eq!(taken(&mut refused, 0..10), 200);
+        // The hour's, and then one in ten seconds.
+        assert_eq!(taken(&mut refused, 10..50), 800);
+        assert_eq!(taken(&mut refused, 50..60), 1);
+        let hours = taken(&mut refused, 60..24 * 3600);
+        assert!((24_000..36_000).contains(&hours), "{hours}");
+    }
+
+    #[test]
+    fn a_refusal_repeats_the_beginning_of_what_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::new(path.clone());
+        let who = Who::nobody("mallory");
+        let long = "\u{e9}".repeat(10_000);
+        let record = Record { status: 404, path: &long, outcome: &long, ..Record::new(&who, None) };
+        audit.write(record);
+        assert!(fs::metadata(&path).unwrap().len() < 4 * WORDS as u64);
+        assert_eq!(lines(&path)[0]["path"].as_str().map(|path| path.len() <= WORDS), Some(true));
     }
 }

@@ -6,9 +6,11 @@ use axum::http::StatusCode;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
+use nix::unistd::{Gid, Group, Uid, User};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -18,10 +20,7 @@ use tokio::time::timeout;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers at the socket.
-    #[error(
-        "cannot reach weir at {path}: {source}; is `weir run` running? (--socket or WEIR_SOCKET \
-         name another socket)"
-    )]
+    #[error("cannot reach weir at {}: {source}; {}", path.display(), unreached(path, source))]
     Connect {
         /// Path of the socket.
         path: PathBuf,
@@ -62,6 +61,35 @@ impl ClientError {
             Self::Protocol(_) => Kind::Failed,
         }
     }
+}
+
+/// What there is to do where no connection is made.
+fn unreached(path: &Path, error: &io::Error) -> String {
+    const OTHER: &str = "(--socket or WEIR_SOCKET name another socket)";
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return format!("is `weir run` running? {OTHER}");
+    }
+    let user = |uid: Uid| {
+        let found = User::from_uid(uid).ok().flatten();
+        found.map_or_else(|| format!("the user {uid}"), |user| user.name)
+    };
+    // Who may not even look into its directory is told no more.
+    let may = std::fs::metadata(path).map(|about| {
+        let owner = user(Uid::from_raw(about.uid()));
+        let gid = Gid::from_raw(about.gid());
+        let group = Group::from_gid(gid).ok().flatten();
+        let group = group.map_or_else(|| gid.to_string(), |group| group.name);
+        // To connect is to write.
+        match about.mode() & 0o020 != 0 {
+            true => format!("{owner} and the group {group} may"),
+            false => format!("only {owner} may"),
+        }
+    });
+    format!(
+        "{} may not: {}; ask as a user who may, or have socket_group of [api] name a group of yours {OTHER}",
+        user(Uid::effective()),
+        may.unwrap_or_else(|_| "its directory is closed to others".into())
+    )
 }
 
 /// What there is to say of an instance that says nothing.
@@ -323,6 +351,26 @@ mod tests {
         assert!(!ask("POST", "/v1/explain").to_string().contains("may still be done"));
         let said = ask("POST", "/v1/reload").to_string();
         assert!(said.contains("may still be done"), "{said}");
+    }
+
+    #[test]
+    fn who_may_not_is_told_who_may() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("weir.sock");
+        let _holds = UnixListener::bind(&socket).unwrap();
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        for (mode, group) in [(0o600, false), (0o660, true)] {
+            std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(mode)).unwrap();
+            let said = unreached(&socket, &denied);
+            assert!(said.contains("may not") && said.contains("socket_group"), "{said}");
+            assert_eq!((said.contains("and the group "), said.contains("only ")), (group, !group));
+            assert!(!said.contains("running?"), "{said}");
+        }
+        let said = unreached(Path::new("/nowhere/weir.sock"), &denied);
+        assert!(said.contains("its directory is closed to others"), "{said}");
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert!(unreached(&socket, &refused).starts_with("is `weir run` running?"));
     }
 
     /// Asking whether it lives takes no time beyond what it may be silent.

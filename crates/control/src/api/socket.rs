@@ -4,7 +4,7 @@ use super::guard::Common;
 use crate::owners::as_member;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -123,7 +123,11 @@ impl Door {
     fn make(&mut self) -> Result<UnixListener, String> {
         if let Some(folder) = self.socket.parent().filter(|folder| !folder.is_dir()) {
             // As it was made at the start.
-            DirBuilder::new().recursive(true).create(folder).map_err(|error| error.to_string())?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(folder)
+                .map_err(|error| error.to_string())?;
             warn!(run_dir = %folder.display(), "the run directory was gone, and was made again");
         }
         // What somebody else has made there in between stays.

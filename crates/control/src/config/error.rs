@@ -196,11 +196,16 @@ impl<'a> Problems<'a> {
         self.lines.partition_point(|begin| *begin <= offset.min(self.text.len()))
     }
 
-    /// Where a byte offset stands, in words.
-    pub(super) fn said(&self, offset: usize) -> String {
-        match include::place(&self.marks, self.file, self.line(offset)) {
-            (file, line) if file == self.file => format!("line {line}"),
-            (file, line) => format!("line {line} of {file}"),
+    /// The file in which a byte offset stands, and its line there, from 1.
+    pub(super) fn place(&self, offset: usize) -> (&'a str, usize) {
+        include::place(&self.marks, self.file, self.line(offset))
+    }
+
+    /// Where a byte offset stands, in words of a problem at another one: its file is said if it is not the same.
+    pub(super) fn said(&self, offset: usize, problem: usize) -> String {
+        match (self.place(offset), self.place(problem)) {
+            ((file, line), (same, _)) if file == same => format!("line {line}"),
+            ((file, line), _) => format!("line {line} of {file}"),
         }
     }
 

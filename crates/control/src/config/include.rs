@@ -2,7 +2,8 @@
 //!
 //! They become one text: that of the file itself, with `include` as a comment, and the others behind it,
 //! each after a line that names it. So everything that knows one text (validation, `apply`, the history)
-//! knows all of them, and a problem is told where it stands.
+//! knows all of them, and a problem is told where it stands. Such a line counts in that text alone, which is made
+//! here: in a file, whoever has written it, it is a comment.
 
 use std::fs;
 use std::ops::Range;
@@ -17,6 +18,8 @@ use super::written;
 pub(super) const MARK: &str = "#: file ";
 /// The same where it does not count.
 const OTHER_MARK: &str = "## file ";
+/// What a text of UTF-8 may begin with.
+const BYTE_ORDER: char = '\u{feff}';
 /// Files that one may include.
 const MOST_FILES: usize = 4096;
 
@@ -125,7 +128,11 @@ fn is_like(name: &str, pattern: &str) -> bool {
 /// The text of a file that is included, which has services and nothing else: what stands before the first
 /// header would be the last service's of the file before.
 fn part(path: &Path) -> Result<String, ConfigError> {
-    let text = super::text_in(path)?;
+    let mut text = super::text_in(path)?;
+    // The mark that editors put before UTF-8 is nothing in the middle of a text.
+    if text.starts_with(BYTE_ORDER) {
+        text.remove(0);
+    }
     let name = path.display().to_string();
     let mut problems = Problems::new(&text, &name);
     if let Some(file) = written::parse(&text, &mut problems) {
@@ -154,12 +161,14 @@ fn part(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// A whole text as one that stands in one file: its lines are counted through, whatever files they came from.
-pub fn in_one(text: &str) -> String {
-    let line = |line: &str| match line.strip_prefix(MARK) {
-        Some(file) => format!("{OTHER_MARK}{file}"),
-        None => line.to_owned(),
-    };
-    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+/// No byte of it moves.
+pub fn in_one(mut text: String) -> String {
+    let begins = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
+    let marks: Vec<usize> = text.match_indices(MARK).map(|(at, _)| at).filter(begins).collect();
+    for at in marks {
+        text.replace_range(at..at + MARK.len(), OTHER_MARK);
+    }
+    text
 }
 
 /// The lines of a whole text that name a file, from 1, and the names.
@@ -224,7 +233,7 @@ mod tests {
         assert_eq!(Config::parse(&text, "whole").unwrap(), config);
         assert!(text.contains("# include = [\n#   \"conf.d/*.toml\",\n# ]"), "{text}");
         // As it is kept it is one file, with lines of its own.
-        let kept = in_one(&text);
+        let kept = in_one(text);
         assert_eq!(Config::parse(&kept, "kept").unwrap(), config);
         let at = kept.lines().position(|line| line == "port = 82").unwrap() + 1;
         let spoilt = kept.replace("port = 82", "port = 99999");
@@ -269,6 +278,59 @@ mod tests {
         // Of a text that comes without a folder.
         let said = Config::parse(MAIN, "text").unwrap_err().to_string();
         assert!(said.contains("text:3: balancer: include"), "{said}");
+    }
+
+    #[test]
+    fn a_line_that_looks_like_a_mark_is_a_comment_in_a_file() {
+        let marked = |port: u16| format!("{MARK}/etc/shadow\n{}", service("b", port));
+        let alone = format!("[balancer]\ninterfaces = [\"lo\"]\n{}", marked(0));
+        let alone = folder(&[("weir.toml", &alone)]);
+        let said = |folder: &tempfile::TempDir| {
+            Config::load(folder.path().join("weir.toml")).unwrap_err().to_string()
+        };
+        assert!(said(&alone).contains("weir.toml:7: service"), "{}", said(&alone));
+        let both = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &marked(0))]);
+        assert!(said(&both).contains("conf.d/b.toml:5: service"), "{}", said(&both));
+        // As it is written into one file, what is added there is that file's.
+        let good = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &marked(81))]);
+        let path = good.path().join("weir.toml");
+        let whole = Config::text(&path).unwrap();
+        fs::write(&path, whole + &service("c", 0)).unwrap();
+        let line = fs::read_to_string(&path).unwrap().lines().count() - 3;
+        let wanted = format!("weir.toml:{line}: service \"c\"");
+        assert!(said(&good).contains(&wanted), "{wanted}: {}", said(&good));
+        let at = place_of(&path, Table::Service("b"), "port");
+        assert!(at.contains("weir.toml:"), "{at}");
+    }
+
+    #[test]
+    fn an_included_file_may_begin_with_a_byte_order_mark() {
+        let b = format!("\u{feff}{}", service("b", 81));
+        let folder = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &b)]);
+        let path = folder.path().join("weir.toml");
+        assert_eq!(Config::load(&path).unwrap().services.len(), 2);
+        fs::write(folder.path().join("conf.d/b.toml"), b.replace("port = 81", "port = 0")).unwrap();
+        let said = Config::load(&path).unwrap_err().to_string();
+        assert!(said.contains("conf.d/b.toml:4: service"), "{said}");
+    }
+
+    #[test]
+    fn what_is_there_already_is_told_with_its_file_if_that_is_another() {
+        let again = service("d", 83) + &service("d", 84);
+        let twice =
+            service("e", 85) + "[[service.backend]]\nname = \"b\"\naddress = \"10.0.0.12\"\n";
+        for (text, words) in [
+            (service("a", 83), "is on line 8 of "),
+            (again, "is on line 2 already"),
+            (twice, "is on line 6 already"),
+        ] {
+            let folder = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &text)]);
+            let path = folder.path().join("weir.toml");
+            let said = Config::load(&path).unwrap_err().to_string();
+            assert!(said.contains(words), "{words}: {said}");
+            let named = format!("of {} already", path.display());
+            assert_eq!(said.contains(&named), words.ends_with(" of "), "{said}");
+        }
     }
 
     #[test]

@@ -503,17 +503,18 @@ pub(super) fn is_instance_name(name: &str) -> bool {
 }
 
 fn unique_names(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
-    let mut seen: HashMap<&str, String> = HashMap::new();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
     for service in services {
         let Some(name) = &service.get_ref().name else {
             continue;
         };
         if let Some(first) = seen.get(name.get_ref().as_str()) {
+            let first = problems.said(*first, name.span().start);
             let wrong = format!("a service of this name is on {first} already");
             let field = format!("service {:?}: name", name.get_ref());
             problems.add(name.span(), field, wrong, "rename one of them");
         } else {
-            seen.insert(name.get_ref(), problems.said(name.span().start));
+            seen.insert(name.get_ref(), name.span().start);
         }
     }
 }

@@ -3,10 +3,12 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, tolerate};
-use crate::store::write_whole;
+use crate::store::{StoreError, write_whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::PathBuf;
+use weir_host::files;
 use weir_plane::{IdOutcome, IdRoutes, NotLed, Plane};
 use weir_steering::BackendId;
 use weir_wire::quic::Id;
@@ -114,8 +116,33 @@ impl<P: Plane> Engine<P> {
         })
     }
 
+    /// Removes the files of services that are gone, have another name, or are led by ids no more: there are keys in
+    /// them. The run directory is this instance's alone.
+    fn forget_ids(&self) {
+        let run_dir = &self.config.balancer.run_dir;
+        let led = self.services.values().filter(|service| service.configured.quic.is_some());
+        let wanted: HashSet<PathBuf> = led.map(|service| service.servers_file(run_dir)).collect();
+        let there = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+        for path in there.map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            // One that a process has left that was killed while it wrote it, too.
+            let name = name.strip_suffix(".tmp").unwrap_or(name);
+            let is_one = name.starts_with("quic-") && name.ends_with(".toml");
+            if is_one && !wanted.contains(&path) {
+                let removed = files::gone(&path);
+                let failed =
+                    |source| StoreError::Io { doing: "remove", path: path.clone(), source };
+                tolerate(
+                    "remove a file of QUIC servers",
+                    removed.map_err(failed).map_err(EngineError::from),
+                );
+            }
+        }
+    }
+
     /// The same of all services. Returns what could not be done.
     pub(super) fn tell_all_ids(&mut self) -> Vec<EngineError> {
+        self.forget_ids();
         let names: Vec<String> = self.services.keys().cloned().collect();
         names.iter().filter_map(|name| self.tell_ids(name).err()).collect()
     }

@@ -141,7 +141,9 @@ fn keep_beside(path: &Path) -> Result<PathBuf, String> {
         PathBuf::from(name)
     };
     let names: Vec<PathBuf> = (0..MOST_EDITED).map(name).collect();
-    if let Some(kept) = names.iter().find(|name| files::read(name).is_ok_and(|kept| kept == text)) {
+    if let Some(kept) =
+        names.iter().find(|name| files::read_anybodys(name).is_ok_and(|kept| kept == text))
+    {
         return Ok(kept.clone());
     }
     let free = names.iter().find(|name| fs::symlink_metadata(name).is_err());
@@ -197,7 +199,7 @@ type Opened = (History, Option<RunLock>, Option<String>);
 /// Opens what was remembered. Forwarding is not kept waiting by a directory that cannot be used.
 ///
 /// # Errors
-/// Another instance has the directory: two would overwrite each other's.
+/// Another instance has the directory: two would overwrite each other's. Or somebody else may write to it.
 pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
     let (run_dir, state_dir) = (&balancer.run_dir, balancer.state_dir());
     let lock = match state_dir == *run_dir {
@@ -205,7 +207,9 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
         false => RunLock::await_free(&state_dir).map(Some),
     };
     let done = match lock {
-        Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+        Err(error @ (StoreError::Locked { .. } | StoreError::Unsafe { .. })) => {
+            return Err(error.into());
+        }
         Err(error) => Err(error),
         // What is noted is there whole.
         Ok(Some(lock)) => take_along(run_dir, &state_dir)
@@ -391,10 +395,13 @@ impl<P: Plane> Engine<P> {
         let Apply { file, text, break_connections, expect } = apply;
         self.is_expected(*expect)?;
         // What was kept is one text, whatever files it came from, which may be others now.
+        let one = in_one(text.clone());
         let from = match what {
-            "rollback" => Source::text(file, &in_one(text)),
+            "rollback" => Source::text(file, &one),
             _ => Source::text(file, text),
         };
+        // Nor is it anything else in the instance's file: what is added there stands in that file, and is told so.
+        let text = one.as_str();
         // What is refused anyway is refused before anything is written.
         self.looked_at.replace(Some(from.clone()));
         let refused = self.would_refuse(&from, *break_connections);

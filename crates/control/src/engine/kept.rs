@@ -1,5 +1,5 @@
 //! What a restart goes on from stands in the run directory (and in the state directory, if that is another). Somebody
-//! may clear it away while weir runs: nothing that is written to files without names is found again, and a start
+//! may clear it away while weir runs, or put something else there: nothing that is written to files without names is found again, and a start
 //! would know no connection.
 
 use super::{Engine, EngineError, tolerate};
@@ -31,7 +31,7 @@ impl<P: Plane> Engine<P> {
             Err(failure) => failure.to_string(),
             Ok(()) if self.gone_files().is_empty() => {
                 warn!(
-                    "{what}: somebody has removed it; what a restart goes on from is written anew"
+                    "{what}: somebody has done that; what a restart goes on from is written anew"
                 );
                 self.unkept = None;
                 return;
@@ -42,7 +42,7 @@ impl<P: Plane> Engine<P> {
             }
         };
         let said = format!(
-            "{what}: somebody has removed it, and what a restart goes on from cannot be written anew: {failure}; \
+            "{what}: somebody has done that, and what a restart goes on from cannot be written anew: {failure}; \
              tried again"
         );
         if self.unkept.as_ref() != Some(&said) {
@@ -138,5 +138,7 @@ fn words(gone: &[PathBuf], run_dir: &Path) -> String {
     }
     let names: Vec<String> = gone.iter().map(|path| path.display().to_string()).collect();
     let are = if gone.len() == 1 { "is" } else { "are" };
-    format!("{} {are} gone", files::in_words(&names))
+    // A file that is emptied, or that a link has taken the place of, is there.
+    let other = if gone.iter().all(|path| is_gone(path)) { "" } else { ", or not as written" };
+    format!("{} {are} gone{other}", files::in_words(&names))
 }

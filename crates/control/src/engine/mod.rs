@@ -481,6 +481,7 @@ pub fn unload(name: &str) -> Result<bool, EngineError> {
 pub fn goes_on_from(config: &Config) -> Result<bool, EngineError> {
     let run_dir = &config.balancer.run_dir;
     if RunLock::is_used(run_dir) {
+        RunLock::check(run_dir)?;
         crate::store::check_logs(run_dir)?;
         Document::read(run_dir)?;
     }

@@ -165,8 +165,15 @@ async fn hostile_servers_fail_in_time() {
     expect(line, all(&http()), "head is longer than 16 KiB").await;
     let body = endless("HTTP/1.1 200 OK\r\n\r\n", &[b'w'; 4096], none).await;
     expect(body, all(&http()), "first 64 KiB of the body are without what is expected").await;
-    // Whoever asks for no body does not wait for it.
+    // Whoever asks for no body does not wait for the end of one that has none.
     expect(body, What::Http(http()), "+HTTP 200").await;
+    // But one that does not go on hangs, whatever it has said before.
+    let stalls = "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\nwell";
+    let stalls = endless(stalls, b".", Duration::from_millis(50)).await;
+    for what in [What::Http(http()), all(&http())] {
+        let outcome = said(stalls, &what, SHORT).await;
+        assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    }
     for (what, address) in [
         ("slow head", endless("", b"H", Duration::from_millis(50)).await),
         (

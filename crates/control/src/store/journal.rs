@@ -12,14 +12,14 @@
 //! the two files) it says nothing. What is there of a record that was not written to its end is no
 //! record, and the next one takes its place. The checksum covers the position too.
 
-use super::{Document, StoreError, create, is_at, not_ours, rename};
+use super::{Document, StoreError, create, is_itself_at, not_ours, rename};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use weir_host::files::{self, beside, is_gone};
+use weir_host::files::{self, beside, says_gone};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: &[u8; 8] = b"WEIRJNL\0";
@@ -42,7 +42,12 @@ pub struct Journal {
     log: Option<Log>,
     /// Length and checksum of the document, if this journal has written it.
     written: Option<(u64, u64)>,
+    /// What the system said of it then.
+    mark: Option<Mark>,
 }
+
+/// By what a file is known again: device and number in it, length, and when it was written to.
+type Mark = (u64, u64, u64, (i64, i64));
 
 #[derive(Debug)]
 struct Log {
@@ -100,7 +105,7 @@ impl Journal {
 
     /// The journal of a document. Nothing is appended before it was [rewritten](Self::rewrite).
     pub fn new(document: PathBuf) -> Self {
-        Self { document, log: None, written: None }
+        Self { document, log: None, written: None, mark: None }
     }
 
     /// Whether the document is to be written anew before anything is appended.
@@ -108,11 +113,18 @@ impl Journal {
         self.written.is_none()
     }
 
-    /// Whether somebody has removed what it has written.
+    /// Whether somebody has removed what it has written, or has put something else there, or has emptied it.
     pub fn is_gone(&self) -> bool {
-        let log = self.log.as_ref();
-        self.written.is_some() && is_gone(&self.document)
-            || log.is_some_and(|log| !is_at(&log.file, &log_of(&self.document)))
+        self.written.is_some() && !self.has_document()
+            || self.log.as_ref().is_some_and(|log| !log.is_whole(&log_of(&self.document)))
+    }
+
+    /// Whether the document is as it was written. Where that cannot be told, it is.
+    fn has_document(&self) -> bool {
+        match mark_of(&self.document) {
+            Ok(mark) => self.mark.is_none_or(|was| was == mark),
+            Err(error) => !says_gone(&error),
+        }
     }
 
     /// Has the document be written anew before anything is appended.
@@ -136,6 +148,7 @@ impl Journal {
         // The log is not this document's.
         self.log = None;
         self.written = Some((text.len() as u64, xxh3_64(&text)));
+        self.mark = mark_of(&self.document).ok();
         Ok(())
     }
 
@@ -181,6 +194,12 @@ impl Log {
         Ok(Self { file, end: HEADER as u64, torn: false })
     }
 
+    /// Whether it stands at a path with all that was written.
+    fn is_whole(&self, path: &Path) -> bool {
+        let length = self.file.metadata().map_or(self.end, |about| about.len());
+        length >= self.end && is_itself_at(&self.file, path)
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.end)?;
@@ -195,6 +214,12 @@ impl Log {
         self.end += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// Of what is called so itself, and not of what it leads to.
+fn mark_of(path: &Path) -> io::Result<Mark> {
+    let about = fs::symlink_metadata(path)?;
+    Ok((about.dev(), about.ino(), about.len(), (about.mtime(), about.mtime_nsec())))
 }
 
 fn log_of(document: &Path) -> PathBuf {

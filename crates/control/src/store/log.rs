@@ -23,7 +23,7 @@ use memmap2::{MmapMut, MmapOptions};
 use weir_host::files;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{StoreError, create, is_at, left_out, rename};
+use super::{StoreError, create, is_itself_at, left_out, rename};
 use weir_host::files::beside;
 
 const MAGIC: &[u8; 8] = b"WEIRLOG\0";
@@ -288,7 +288,7 @@ impl StateLog {
 
     /// Whether the file is still there: somebody may have removed it.
     pub fn is_in_place(&self) -> bool {
-        is_at(&self.file, &self.path)
+        is_itself_at(&self.file, &self.path)
     }
 
     /// Whether the file is among those of its directory, each with its number. One that is not may be there all the

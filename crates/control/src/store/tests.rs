@@ -248,6 +248,24 @@ fn a_run_directory_has_one_owner() {
     RunLock::acquire(&run_dir).unwrap();
 }
 
+#[test]
+fn a_run_directory_that_others_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (run_dir, link) = (dir.path().join("run"), dir.path().join("link"));
+    drop(RunLock::acquire(&run_dir).unwrap());
+    fs::set_permissions(&run_dir, fs::Permissions::from_mode(0o777)).unwrap();
+    std::os::unix::fs::symlink(&run_dir, &link).unwrap();
+    for (directory, mend) in [(&run_dir, "chmod go-w"), (&link, "leads to")] {
+        let refused = RunLock::acquire(directory).unwrap_err();
+        assert!(matches!(refused, StoreError::Unsafe { .. }), "{refused:?}");
+        let said = refused.to_string();
+        assert!(said.contains("cannot be used") && said.contains(mend), "{said}");
+    }
+    fs::set_permissions(&run_dir, fs::Permissions::from_mode(0o755)).unwrap();
+    RunLock::acquire(&run_dir).unwrap();
+}
+
 /// A process that was killed lets go of its locks some moments later; one that runs does not.
 #[test]
 fn a_start_waits_for_a_lock_and_not_for_ever() {

@@ -74,7 +74,7 @@ pub(super) fn apart(file: &written::File, problems: &mut Problems<'_>) {
             "{} is taken by {} on {}{there}",
             one.address,
             other.field,
-            problems.said(other.span.start)
+            problems.said(other.span.start, one.span.start)
         );
         problems.add(one.span.clone(), one.field, wrong, "give it another address or port");
     }
@@ -87,7 +87,7 @@ pub(super) fn apart(file: &written::File, problems: &mut Problems<'_>) {
                 "{} is taken by {} on {}, which gets packets to {vip} tcp {}",
                 one.address,
                 service::title(raw, at),
-                problems.said(place.start),
+                problems.said(place.start, one.span.start),
                 claim.port_text()
             );
             problems.add(one.span.clone(), one.field, wrong, "give it another address or port");

@@ -108,9 +108,7 @@ impl Reading<'_, '_, '_> {
             }
         };
         let before = match before {
-            Place::Here(span) => {
-                format!("{}:{}", self.scope.file().display(), self.scope.line(span))
-            }
+            Place::Here(span) => self.scope.place(span),
             Place::There(file, line) => {
                 let file = self.files.get(file).cloned().unwrap_or_default();
                 format!("{}:{line}", file.display())

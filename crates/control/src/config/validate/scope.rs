@@ -77,8 +77,15 @@ impl<'p, 't> Scope<'p, 't> {
         self.problems.len()
     }
 
+    /// The line in its file, from 1.
     pub(super) fn line(&self, span: Range<usize>) -> usize {
-        self.problems.line(span.start)
+        self.problems.place(span.start).1
+    }
+
+    /// `FILE:LINE`.
+    pub(super) fn place(&self, span: Range<usize>) -> String {
+        let (file, line) = self.problems.place(span.start);
+        format!("{file}:{line}")
     }
 
     /// A whole number in a range.

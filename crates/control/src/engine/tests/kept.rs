@@ -66,6 +66,30 @@ fn single_files_that_are_removed_are_written_anew() {
     }
 }
 
+#[test]
+fn files_that_are_emptied_or_that_a_link_takes_the_place_of_are_written_anew() {
+    for file in [document::FILE, "runtime.log"] {
+        for link in [false, true] {
+            let mut world = with_states();
+            let path = world.directory.path().join(file);
+            if link {
+                let aside = path.with_extension("aside");
+                fs::rename(&path, &aside).unwrap_or_else(|error| panic!("{file}: {error}"));
+                std::os::unix::fs::symlink(&aside, &path).expect("it is free");
+            } else {
+                fs::write(&path, "").unwrap_or_else(|error| panic!("{file}: {error}"));
+            }
+            look(&mut world);
+            assert_eq!(world.warnings(), Vec::<String>::new(), "{file} {link}");
+            assert!(fs::symlink_metadata(&path).is_ok_and(|about| about.is_file()), "{file}");
+            world.start(0, 50..55);
+            world.engine.drain_reports().expect("nothing is refused");
+            world.check();
+            assert_eq!(written(world), (55, vec!["a".to_owned(), "b".to_owned()]), "{file} {link}");
+        }
+    }
+}
+
 /// A file of the same name is not the one that is written, nor one that has another name now.
 #[test]
 fn a_log_whose_place_another_file_has_is_written_anew() {

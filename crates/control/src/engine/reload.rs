@@ -263,11 +263,15 @@ impl<P: Plane> Engine<P> {
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
         let mut refused = if breaking { Vec::new() } else { self.against_all(config, how.start) };
         notes.extend(self.answers_given_up(config, how.start).filter(|_| breaking));
+        // They are the same for all.
+        let full_nat = config.services.iter().any(|wanted| wanted.forward.is_full_nat());
+        let rules = if full_nat { self.plane.mapping_rules() } else { None };
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
             let others = now.and_then(|now| {
-                readdressed(&now.configured, wanted).or_else(|| self.resourced(now, wanted, config))
+                readdressed(&now.configured, wanted)
+                    .or_else(|| self.resourced(now, wanted, config, rules.as_ref()))
             });
             let change = others.map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.

@@ -46,13 +46,18 @@ fn key((address, protocol, port): (IpAddr, Protocol, Option<u16>)) -> VipKey {
 }
 
 impl<P: Plane> Engine<P> {
-    /// The way to a backend of a service that forwards so.
-    pub(super) fn reach(&self, address: IpAddr, forward: Forward) -> Result<Reached, NeighError> {
+    /// The way to a backend of a service that forwards so. `vips`: the addresses of the services.
+    pub(super) fn reach(
+        &self,
+        address: IpAddr,
+        forward: Forward,
+        vips: &BTreeSet<IpAddr>,
+    ) -> Result<Reached, NeighError> {
         if !forward.passes_routers() {
             let next = (self.resolve)(address)?;
             return Ok(Reached { next, gateway: None, tunnel: None, mtu: 0 });
         }
-        let path = (self.path)(address, &self.vips())?;
+        let path = (self.path)(address, vips)?;
         let tunnel = self.tunnel(address, forward, Some(&path));
         Ok(Reached { next: path.next, gateway: path.gateway, tunnel, mtu: path.mtu })
     }

@@ -199,9 +199,10 @@ impl<P: Plane> Engine<P> {
             service.dirty |= service.builder.due(seconds);
         }
         let due = |service: &&ServiceRuntime| {
-            !self.is_settling(service)
+            // First what costs least: there may be thousands, in each turn.
+            service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
+                && !self.is_settling(service)
                 && !self.waits_in_step(service)
-                && service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
         let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
         self.publish(&due)

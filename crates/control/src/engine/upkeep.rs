@@ -5,7 +5,7 @@ use super::network::{Hosts, Look, Of};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
-use crate::neigh::NeighError;
+use crate::neigh::{self, NeighError};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -355,7 +355,7 @@ impl<P: Plane> Engine<P> {
 
     /// As [`refresh_next_hops`](Self::refresh_next_hops), of some backends.
     pub(super) fn refresh(&mut self, of: Of<'_>) -> Result<(), EngineError> {
-        self.refresh_part(of, &mut Look::new(), usize::MAX)
+        neigh::together(|| self.refresh_part(of, &mut Look::new(), usize::MAX))
     }
 
     /// Begins to look next hops up, some in each turn of the engine: there may be thousands of hosts.
@@ -381,7 +381,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn go_on_looking(&mut self) -> Result<(), EngineError> {
         let Some((missing, mut look)) = self.network.look.take() else { return Ok(()) };
         let of = if missing { Of::Missing } else { Of::All };
-        let done = self.refresh_part(of, &mut look, HOSTS_AT_A_TIME);
+        let done = neigh::together(|| self.refresh_part(of, &mut look, HOSTS_AT_A_TIME));
         if !look.over {
             self.network.look = Some((missing, look));
         }

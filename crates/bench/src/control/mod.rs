@@ -193,8 +193,8 @@ impl fmt::Display for Row {
         }
         write!(
             f,
-            ", status {:.1} ms, plan {}, reload {}, metrics {}, {:.1} ms of a core for {:.1} MB, {:.0} MB resident ({:.0} its \
-             own), {:.1} MB saved",
+            ", status {:.1} ms, plan {}, reload {}, metrics {}, {:.1} ms of a core for {:.1} MB, {:.0} MB \
+             resident ({:.0} its own), {:.1} MB saved",
             self.status_ms,
             self.plan_ms,
             self.reload_ms,

@@ -163,6 +163,10 @@ impl<P: Plane> Engine<P> {
     /// joins, or that gives up a tunnel which it cannot do without. What was there before stays: routes may
     /// have changed under it, and nothing is gained by refusing the rest.
     pub(super) fn reaches(&self, config: &Config) -> Result<(), EngineError> {
+        neigh::together(|| self.reaches_all(config))
+    }
+
+    fn reaches_all(&self, config: &Config) -> Result<(), EngineError> {
         let mut holders: HashMap<Listen, usize> = HashMap::new();
         let services: Vec<&ServiceRuntime> = self.services.values().collect();
         for (number, service) in services.iter().enumerate() {

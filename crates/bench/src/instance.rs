@@ -133,17 +133,33 @@ impl Instance {
 
     /// All that there is to tell, and how long that took.
     pub fn status(&self, patience: Duration) -> Result<(Value, Duration)> {
-        let mut answer = self.request("GET", "/v1/status", "")?;
+        self.answer("GET", "/v1/status", patience)
+    }
+
+    /// What its own file would change, and how long it took to tell.
+    pub fn plan(&self, patience: Duration) -> Result<(Value, Duration)> {
+        self.answer("POST", "/v1/plan", patience)
+    }
+
+    /// Has it read its own file again; how long that took.
+    pub fn reload(&self, patience: Duration) -> Result<Duration> {
+        self.answer("POST", "/v1/reload", patience).map(|(_, took)| took)
+    }
+
+    /// The answer to a request without a body, and how long it took.
+    fn answer(&self, method: &str, path: &str, patience: Duration) -> Result<(Value, Duration)> {
+        let mut answer = self.request(method, path, "")?;
         let Answer { stream, asked, .. } = &mut answer;
         let mut bytes = Vec::new();
         stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_read_timeout(Some(patience)))
             .and_then(|()| stream.read_to_end(&mut bytes))
-            .context("reading the status")?;
+            .with_context(|| format!("reading the answer to {method} {path}"))?;
         let took = asked.elapsed();
-        let status = serde_json::from_str(body(&bytes)?).context("reading the status")?;
-        Ok((status, took))
+        let told = serde_json::from_str(body(&bytes)?)
+            .with_context(|| format!("reading the answer to {method} {path}"))?;
+        Ok((told, took))
     }
 
     /// Resident memory in bytes: all, and its own alone.

@@ -11,7 +11,8 @@ mod events;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -27,10 +28,53 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 pub use events::{Change, watch};
-use weir_host::rtnetlink::ask;
+use weir_host::rtnetlink::{self, Asker};
 
 /// The discard service, RFC 863: whoever listens there throws away what it gets.
 const DISCARD: u16 = 9;
+
+/// What questions of one piece of work have in common.
+#[derive(Default)]
+struct Common {
+    /// The socket that they go by, once one was asked.
+    asker: Option<Asker>,
+    /// Interfaces that were asked for by their numbers.
+    interfaces: HashMap<u32, Interface>,
+}
+
+thread_local! {
+    static COMMON: RefCell<Option<Common>> = const { RefCell::new(None) };
+}
+
+/// Does a piece of work that asks about many addresses: by one socket, and about each interface once. The thread is to
+/// stay in its network namespace meanwhile.
+pub fn together<T>(work: impl FnOnce() -> T) -> T {
+    /// Also if the work panics.
+    struct End;
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            COMMON.set(None);
+        }
+    }
+
+    if COMMON.with_borrow(Option::is_some) {
+        return work();
+    }
+    COMMON.set(Some(Common::default()));
+    let _end = End;
+    work()
+}
+
+fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    COMMON.with_borrow_mut(|common| {
+        let Some(common) = common else { return rtnetlink::ask(question, flags) };
+        let mut asker = common.asker.take().map_or_else(Asker::new, Ok)?;
+        let answers = asker.ask(question, flags)?;
+        common.asker = Some(asker);
+        Ok(answers)
+    })
+}
 
 /// Why the kernel's tables have no answer.
 #[derive(Debug, thiserror::Error)]
@@ -396,9 +440,19 @@ pub fn interface(name: &str) -> Result<Interface, NeighError> {
 /// # Errors
 /// [`NeighError::NoInterface`].
 pub fn interface_by_index(index: u32) -> Result<Interface, NeighError> {
+    let known = |common: &Option<Common>| common.as_ref()?.interfaces.get(&index).cloned();
+    if let Some(interface) = COMMON.with_borrow(known) {
+        return Ok(interface);
+    }
     let mut question = LinkMessage::default();
     question.header.index = index;
-    get_link(question, &format!("number {index}"))
+    let found = get_link(question, &format!("number {index}"))?;
+    COMMON.with_borrow_mut(|common| {
+        if let Some(common) = common {
+            common.interfaces.insert(index, found.clone());
+        }
+    });
+    Ok(found)
 }
 
 fn get_link(question: LinkMessage, name: &str) -> Result<Interface, NeighError> {

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -22,12 +22,59 @@ use nix::sys::time::TimeVal;
 const BUFFER: usize = 64 << 10;
 const SEQUENCE: u32 = 1;
 
+/// Who asks, by a socket of its own, in the network namespace that the thread was in at the beginning.
+#[derive(Debug)]
+pub struct Asker {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Asker {
+    /// One for any number of questions.
+    ///
+    /// # Errors
+    /// If the kernel gives no socket.
+    pub fn new() -> io::Result<Self> {
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkRoute,
+        )?;
+        // It answers at once; if it ever does not, an error is better than a thread that hangs.
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(5, 0))?;
+        connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        Ok(Self { socket, buffer: vec![0; BUFFER] })
+    }
+
+    /// As [`ask`]. After an error another one is to be made: the rest of an answer may be on the way.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn ask(
+        &mut self,
+        question: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+        ask_by(&self.socket, &mut self.buffer, question, flags)
+    }
+}
+
 /// Asks and collects the answers: one, or all of a dump (`NLM_F_DUMP`), or until what is to be changed
 /// is done (`NLM_F_ACK`). `NLM_F_REQUEST` is understood.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    Asker::new()?.ask(question, flags)
+}
+
+fn ask_by(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+    question: RouteNetlinkMessage,
+    flags: u16,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
     let one = flags & NLM_F_DUMP != NLM_F_DUMP && flags & NLM_F_ACK == 0;
     let mut request = NetlinkMessage::from(question);
     request.header.flags = NLM_F_REQUEST | flags;
@@ -35,22 +82,11 @@ pub fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNet
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
-
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRoute,
-    )?;
-    // It answers at once; if it ever does not, an error is better than a thread that hangs.
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(5, 0))?;
-    connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
     send(socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
 
-    let mut buffer = vec![0; BUFFER];
     let mut answers = Vec::new();
     loop {
-        let received = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        let received = recv(socket.as_raw_fd(), buffer, MsgFlags::empty())?;
         let mut rest = &buffer[..received];
         if rest.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());

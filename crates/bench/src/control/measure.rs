@@ -1,4 +1,4 @@
-//! One size: start, changes, deaths of a host, status, memory.
+//! One size: start, changes, deaths of a host, status, reloads, memory.
 
 use super::plan::METRICS;
 use super::world::{Seen, World};
@@ -24,6 +24,8 @@ const BURST_EVERY: Duration = Duration::from_millis(1);
 const PROBED_EVERY: Duration = Duration::from_millis(8);
 /// Times that the status is asked for.
 const STATUSES: usize = 9;
+/// Times that the unchanged file is read again, and that it is asked what it would change.
+const RELOADS: usize = 9;
 /// Between two readings of metrics: who asks sooner than a second after the one before gets the same text again.
 const FRESH: Duration = Duration::from_millis(1100);
 
@@ -77,6 +79,7 @@ impl<'a> Bench<'a> {
         for _ in 0..STATUSES {
             statuses.push(ms(bench.instance.status(request.patience)?.1));
         }
+        let (plans, reloads) = bench.reloads()?;
         let Scrapes { times, cpu, bytes } = bench.scrapes()?;
         let (resident, own) = bench.instance.memory()?;
         Ok(Row {
@@ -92,6 +95,8 @@ impl<'a> Bench<'a> {
             failover_services: size.services_on(0).len(),
             failover_ms: (!failovers.is_empty()).then(|| Tail::of(failovers)),
             status_ms: Tail::of(statuses).median,
+            plan_ms: Tail::of(plans),
+            reload_ms: Tail::of(reloads),
             scrape_cpu_ms: ms(cpu) / times.len() as f64,
             scrape_ms: Tail::of(times),
             scrape_bytes: bytes,
@@ -129,6 +134,19 @@ impl<'a> Bench<'a> {
                 }
             }
         }
+    }
+
+    /// Has the file, which nobody has changed, planned and read again, in turn. Returns both times.
+    fn reloads(&self) -> Result<(Vec<f64>, Vec<f64>)> {
+        let patience = self.request.patience;
+        let (mut plans, mut reloads) = (Vec::new(), Vec::new());
+        for _ in 0..RELOADS {
+            let (plan, took) = self.instance.plan(patience)?;
+            ensure!(plan["changes"] == false, "the file is unchanged, and it would change {plan}");
+            plans.push(ms(took));
+            reloads.push(ms(self.instance.reload(patience)?));
+        }
+        Ok((plans, reloads))
     }
 
     /// Reads all metrics, on the balancer's own host.

@@ -124,6 +124,10 @@ pub struct Row {
     pub failover_services: usize,
     /// Milliseconds for all of `/v1/status`, median.
     pub status_ms: f64,
+    /// Milliseconds for what the unchanged file would change, which is nothing.
+    pub plan_ms: Tail,
+    /// Milliseconds for a reload of the unchanged file, from the command to its answer.
+    pub reload_ms: Tail,
     /// Milliseconds for all metrics, from the connection to the last byte.
     pub scrape_ms: Tail,
     /// Milliseconds of processor time of the process meanwhile, all that it does besides included, on average.
@@ -189,9 +193,11 @@ impl fmt::Display for Row {
         }
         write!(
             f,
-            ", status {:.1} ms, metrics {}, {:.1} ms of a core for {:.1} MB, {:.0} MB resident ({:.0} its \
-             own), {:.1} MB saved",
+            ", status {:.1} ms, plan {}, reload {}, metrics {}, {:.1} ms of a core for {:.1} MB, {:.0} MB \
+             resident ({:.0} its own), {:.1} MB saved",
             self.status_ms,
+            self.plan_ms,
+            self.reload_ms,
             self.scrape_ms,
             self.scrape_cpu_ms,
             self.scrape_bytes as f64 / 1e6,

@@ -4,10 +4,10 @@ use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table};
 use crate::neigh::{self, NeighError, Neighbour};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_plane::forward::{Ports, Segments, Translation, Tunnel};
-use weir_plane::{Plane, Translated, Translations, VipKey};
+use weir_plane::{Listen, Plane, Translated, Translations, VipKey};
 use weir_wire::map_address;
 
 /// What is known of the way to a backend.
@@ -46,13 +46,18 @@ fn key((address, protocol, port): (IpAddr, Protocol, Option<u16>)) -> VipKey {
 }
 
 impl<P: Plane> Engine<P> {
-    /// The way to a backend of a service that forwards so.
-    pub(super) fn reach(&self, address: IpAddr, forward: Forward) -> Result<Reached, NeighError> {
+    /// The way to a backend of a service that forwards so. `vips`: the addresses of the services.
+    pub(super) fn reach(
+        &self,
+        address: IpAddr,
+        forward: Forward,
+        vips: &BTreeSet<IpAddr>,
+    ) -> Result<Reached, NeighError> {
         if !forward.passes_routers() {
             let next = (self.resolve)(address)?;
             return Ok(Reached { next, gateway: None, tunnel: None, mtu: 0 });
         }
-        let path = (self.path)(address, &self.vips())?;
+        let path = (self.path)(address, vips)?;
         let tunnel = self.tunnel(address, forward, Some(&path));
         Ok(Reached { next: path.next, gateway: path.gateway, tunnel, mtu: path.mtu })
     }
@@ -158,10 +163,22 @@ impl<P: Plane> Engine<P> {
     /// joins, or that gives up a tunnel which it cannot do without. What was there before stays: routes may
     /// have changed under it, and nothing is gained by refusing the rest.
     pub(super) fn reaches(&self, config: &Config) -> Result<(), EngineError> {
+        neigh::together(|| self.reaches_all(config))
+    }
+
+    fn reaches_all(&self, config: &Config) -> Result<(), EngineError> {
+        let mut holders: HashMap<Listen, usize> = HashMap::new();
+        let services: Vec<&ServiceRuntime> = self.services.values().collect();
+        for (number, service) in services.iter().enumerate() {
+            for at in service.configured.places() {
+                holders.entry(at).or_insert(number);
+            }
+        }
+        // The first of those that have a place in common with it.
         let there = |wanted: &Service| {
             let places = wanted.places();
-            let mut all = self.services.values();
-            all.find(|now| now.configured.places().iter().any(|at| places.contains(at)))
+            let first = places.iter().filter_map(|at| holders.get(at)).min();
+            first.map(|number| services[*number])
         };
         for wanted in config.services.iter().filter(|one| !one.forward.passes_routers()) {
             let now = there(wanted);

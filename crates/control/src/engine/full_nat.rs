@@ -90,20 +90,22 @@ impl<P: Plane> Engine<P> {
             .map_err(|error| EngineError::Unfinished(format!("addresses of full NAT: {error}")))
     }
 
-    /// Why connections of a service break if its packets come from other ports.
+    /// Why connections of a service break if its packets come from other ports. `now`: by which rules the data
+    /// plane makes them, if by any; to read those takes a look at each source that there may be.
     pub(super) fn resourced(
         &self,
         service: &ServiceRuntime,
         wanted: &Service,
         config: &Config,
+        now: Option<&MappingRules>,
     ) -> Option<String> {
-        let now = self.plane.mapping_rules().filter(|_| wanted.forward.is_full_nat())?;
+        let now = now.filter(|_| wanted.forward.is_full_nat())?;
         let family =
             |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
         let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };
-        if of(now.origins) != of(config.balancer.nat.origins()) {
+        if of(now.origins.clone()) != of(config.balancer.nat.origins()) {
             return Some(
                 "forward: with other balancer.nat_sources or nat_ports, backends would find packets of their \
                  connections with another source"

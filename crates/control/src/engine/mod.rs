@@ -145,6 +145,8 @@ const NEXT_HOPS_TRIES: u32 = 20;
 const LOADS_EVERY: Duration = Duration::from_secs(1);
 /// Connections that ended otherwise than by a report: all services are asked, of which there may be ten thousand.
 const RELEASED_EVERY: Duration = Duration::from_millis(50);
+/// Slow starts, which have ten steps: a step comes so much later at most.
+const RISE_EVERY: Duration = Duration::from_millis(50);
 /// How often the calendar is looked at.
 const CALENDAR_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -863,7 +865,9 @@ impl<P: Plane> Engine<P> {
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
-        self.rise();
+        if timers.rise.due(RISE_EVERY) {
+            self.rise();
+        }
         if timers.released.due(RELEASED_EVERY) {
             tolerate("tell packets what has ended", self.release_held());
         }
@@ -949,6 +953,7 @@ struct Timers {
     missing_hops: Timer,
     sweep: Timer,
     loads: Timer,
+    rise: Timer,
     released: Timer,
     calendar: Timer,
     seen: Timer,
@@ -968,6 +973,8 @@ impl Timers {
             missing_hops: now(),
             sweep: now(),
             loads: now(),
+            // At the first look, and then again and again.
+            rise: Timer(Instant::now().checked_sub(RISE_EVERY).unwrap_or_else(Instant::now)),
             released: now(),
             calendar: now(),
             seen: now(),

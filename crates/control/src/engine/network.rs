@@ -4,13 +4,14 @@
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, attachment, tolerate};
 use crate::config::{Config, Source, XdpMode};
 use crate::neigh::{self, Change, Interface, Kind, WayOut};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_dataplane::KernelPlane;
 use weir_plane::{Backend, Device, Plane, TooManyMacs, Way};
+use weir_steering::{BackendId, ServiceId};
 
 /// After all next hops were looked up, that is not done again for so many times as long as it took:
 /// where routes change all the time, the rest has its time.
@@ -38,10 +39,14 @@ pub(super) struct Following {
     pub look: Option<(bool, Look)>,
 }
 
+/// Addresses of backends, and the backends that have them, each with its service.
+pub(super) type Hosts = VecDeque<(IpAddr, Vec<(ServiceId, BackendId)>)>;
+
 /// How far looking next hops up has come.
 pub(super) struct Look {
-    /// Up to this address.
-    pub after: Option<IpAddr>,
+    /// The addresses that are left, in their order, and who has them; none: it has not begun. One that goes
+    /// meanwhile is passed over, and one that comes is looked up soon anyway.
+    pub left: Option<Hosts>,
     /// All have been found until now.
     pub all_known: bool,
     pub over: bool,
@@ -49,7 +54,7 @@ pub(super) struct Look {
 
 impl Look {
     pub fn new() -> Self {
-        Self { after: None, all_known: true, over: false }
+        Self { left: None, all_known: true, over: false }
     }
 }
 
@@ -122,15 +127,23 @@ pub(super) enum Of<'a> {
     Missing,
     /// Those with these addresses.
     Neighbours(&'a BTreeSet<IpAddr>),
+    /// Those with these numbers.
+    Numbers(&'a HashSet<BackendId>),
 }
 
 impl Of<'_> {
-    /// `now`: what the plane knows of the backend.
-    pub fn concerns(&self, address: IpAddr, now: impl FnOnce() -> Option<Backend>) -> bool {
+    /// `first`: whose frames those to the backend are. `now`: what the plane knows of it.
+    pub fn concerns(
+        &self,
+        id: BackendId,
+        first: IpAddr,
+        now: impl FnOnce() -> Option<Backend>,
+    ) -> bool {
         match self {
             Self::All | Self::Again => true,
             Self::Missing => now().is_none_or(|backend| backend.hop.is_none()),
-            Self::Neighbours(addresses) => addresses.contains(&address),
+            Self::Neighbours(addresses) => addresses.contains(&first),
+            Self::Numbers(numbers) => numbers.contains(&id),
         }
     }
 }

@@ -219,6 +219,11 @@ impl Salts {
     /// no more were left: their connections must be forgotten first.
     pub fn follow(&mut self, addresses: &[Vip]) -> Vec<Salt> {
         let wanted: HashSet<&Vip> = addresses.iter().collect();
+        let has: HashSet<&Vip> = self.0.iter().map(|one| &one.vip).collect();
+        // Nothing comes or goes, as with most services at most reloads.
+        if has == wanted {
+            return Vec::new();
+        }
         let mut taken = Taken::default();
         self.0.iter().for_each(|one| taken.add(one));
         let (mut kept, left): (Vec<Salt>, Vec<Salt>) =

@@ -263,11 +263,15 @@ impl<P: Plane> Engine<P> {
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
         let mut refused = if breaking { Vec::new() } else { self.against_all(config, how.start) };
         notes.extend(self.answers_given_up(config, how.start).filter(|_| breaking));
+        // They are the same for all.
+        let full_nat = config.services.iter().any(|wanted| wanted.forward.is_full_nat());
+        let rules = if full_nat { self.plane.mapping_rules() } else { None };
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
             let others = now.and_then(|now| {
-                readdressed(&now.configured, wanted).or_else(|| self.resourced(now, wanted, config))
+                readdressed(&now.configured, wanted)
+                    .or_else(|| self.resourced(now, wanted, config, rules.as_ref()))
             });
             let change = others.map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.
@@ -566,11 +570,20 @@ impl<P: Plane> Engine<P> {
         }
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
         let mut runtimes = Vec::new();
+        // The ways to all backends may be others, or those to the backends of some services.
+        let ways = |config: &Config| {
+            let Balancer { interfaces, nat, tunnel_source, tunnel_source6, .. } =
+                config.balancer.clone();
+            (interfaces, nat, tunnel_source, tunnel_source6)
+        };
+        let elsewhere = how.start || ways(&self.config) != ways(config);
+        let mut changed: HashSet<BackendId> = HashSet::new();
         let mut created = prepared.created.into_iter();
         let moment = self.now();
         for planned in plan.services {
             let Some(now) = planned.now else {
                 let mut created = created.next();
+                changed.extend(planned.pool.iter().map(|member| member.id));
                 let found = created.as_mut().zip(listed.remove(&planned.wanted.name));
                 if let Some((runtime, before)) = found.filter(|(_, before)| !before.is_empty()) {
                     runtime.listed = before;
@@ -581,6 +594,9 @@ impl<P: Plane> Engine<P> {
                 continue;
             };
             let Some(mut runtime) = self.services.remove(&now) else { continue };
+            if planned.dirty || runtime.configured != planned.wanted {
+                changed.extend(planned.pool.iter().map(|member| member.id));
+            }
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
             runtime.forget_addresses(&planned.salts.1, moment);
             runtime.configured = planned.wanted;
@@ -633,7 +649,11 @@ impl<P: Plane> Engine<P> {
         names.iter().for_each(|name| self.mark_resets(name));
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
-        tolerate("look up next hops", self.refresh_next_hops(false));
+        let looked = match elsewhere {
+            true => self.refresh_next_hops(false),
+            false => self.look_after(&changed),
+        };
+        tolerate("look up next hops", looked);
         self.save_later();
         failures
     }

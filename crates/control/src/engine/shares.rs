@@ -110,7 +110,8 @@ impl ServiceRuntime {
     /// Goes on with slow starts, and forgets what answers said that are not asked any more.
     pub fn rise(&mut self, now: Instant) {
         let mut changed = false;
-        for member in &mut self.pool {
+        let told = |member: &&mut PoolMember| member.spoken.is_some() || member.rising.is_some();
+        for member in self.pool.iter_mut().filter(told) {
             let check = self.configured.check_of(&member.wanted);
             if member.spoken.is_some() && check.is_none_or(|check| !check.what.asks_weight()) {
                 member.spoken = None;

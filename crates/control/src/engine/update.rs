@@ -195,13 +195,19 @@ impl<P: Plane> Engine<P> {
     /// update was not finished and is to be tried again now. Returns what failed, by service.
     pub(super) fn publish_due(&mut self) -> Vec<EngineError> {
         let (now, seconds) = (Instant::now(), self.now());
+        let mut any = false;
         for service in self.services.values_mut() {
             service.dirty |= service.builder.due(seconds);
+            any |= service.dirty || service.trouble.is_some();
+        }
+        if !any {
+            return Vec::new();
         }
         let due = |service: &&ServiceRuntime| {
-            !self.is_settling(service)
+            // First what costs least: there may be thousands, in each turn.
+            service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
+                && !self.is_settling(service)
                 && !self.waits_in_step(service)
-                && service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
         let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
         self.publish(&due)

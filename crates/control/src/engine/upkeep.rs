@@ -1,12 +1,12 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
 use super::forward::{Reached, translation, way_of};
-use super::network::{Look, Of};
+use super::network::{Hosts, Look, Of};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
-use crate::neigh::NeighError;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use crate::neigh::{self, NeighError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -355,7 +355,7 @@ impl<P: Plane> Engine<P> {
 
     /// As [`refresh_next_hops`](Self::refresh_next_hops), of some backends.
     pub(super) fn refresh(&mut self, of: Of<'_>) -> Result<(), EngineError> {
-        self.refresh_part(of, &mut Look::new(), usize::MAX)
+        neigh::together(|| self.refresh_part(of, &mut Look::new(), usize::MAX))
     }
 
     /// Begins to look next hops up, some in each turn of the engine: there may be thousands of hosts.
@@ -366,15 +366,40 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// After a change of the configuration: the next hops of the first hosts and of these backends are looked up at
+    /// once, and the others' in the turns that follow.
+    pub(super) fn look_after(&mut self, changed: &HashSet<BackendId>) -> Result<(), EngineError> {
+        self.begin_look(false);
+        let looked = self.go_on_looking();
+        if self.network.look.is_none() || changed.is_empty() {
+            return looked;
+        }
+        looked.and(self.refresh(Of::Numbers(changed)))
+    }
+
     /// Goes on with what [`begin_look`](Self::begin_look) began.
     pub(super) fn go_on_looking(&mut self) -> Result<(), EngineError> {
         let Some((missing, mut look)) = self.network.look.take() else { return Ok(()) };
         let of = if missing { Of::Missing } else { Of::All };
-        let done = self.refresh_part(of, &mut look, HOSTS_AT_A_TIME);
+        let done = neigh::together(|| self.refresh_part(of, &mut look, HOSTS_AT_A_TIME));
         if !look.over {
             self.network.look = Some((missing, look));
         }
         done
+    }
+
+    /// Who is to be looked up, by address: many backends may be on one host.
+    fn to_be_looked_up(&self, of: Of<'_>) -> Hosts {
+        let mut all: BTreeMap<IpAddr, Vec<(ServiceId, BackendId)>> = BTreeMap::new();
+        for service in self.services.values() {
+            for member in &service.pool {
+                let (id, address) = (member.id, member.wanted.address);
+                if of.concerns(id, self.first_of(address), || self.plane.backend(id)) {
+                    all.entry(address).or_default().push((service.number, id));
+                }
+            }
+        }
+        all.into_iter().collect()
     }
 
     /// Looks the next hops of up to `most` addresses up that come after those looked up before.
@@ -385,37 +410,40 @@ impl<P: Plane> Engine<P> {
         most: usize,
     ) -> Result<(), EngineError> {
         let mut accepted = Ok(());
-        if look.after.is_none() {
-            if matches!(of, Of::All | Of::Again) {
-                self.tell_devices()?;
+        let mut left = match look.left.take() {
+            Some(left) => left,
+            None => {
+                if matches!(of, Of::All | Of::Again) {
+                    self.tell_devices()?;
+                }
+                accepted = self.take_own_frames();
+                self.to_be_looked_up(of)
             }
-            accepted = self.take_own_frames();
-        }
-        let members = self.services.values().flat_map(|service| &service.pool);
-        let comes = |address: &IpAddr| look.after.is_none_or(|after| *address > after);
-        let concerned = members.filter(|member| {
-            comes(&member.wanted.address)
-                && of.concerns(self.first_of(member.wanted.address), || {
-                    self.plane.backend(member.id)
-                })
-        });
-        // Many backends may be on one host.
-        let mut addresses: BTreeSet<IpAddr> = concerned.map(|one| one.wanted.address).collect();
-        let rest = addresses.iter().nth(most).copied().map(|first| addresses.split_off(&first));
-        look.over = rest.is_none();
-        look.after = addresses.last().copied();
-        let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
+        };
+        let part: Vec<_> = left.drain(..most.min(left.len())).collect();
+        look.over = left.is_empty();
+        look.left = Some(left);
         let nat = &self.config.balancer.nat;
-        for service in self.services.values() {
-            for member in &service.pool {
-                let (forward, segments, ports) = way_of(&service.configured, &member.wanted, nat);
-                let address = member.wanted.address;
-                let now = self.plane.backend(member.id);
-                if !addresses.contains(&address) || !of.concerns(self.first_of(address), || now) {
+        let mut vips = None;
+        for (address, members) in part {
+            let mut found: HashMap<Forward, Result<Reached, NeighError>> = HashMap::new();
+            for (number, id) in members {
+                let service = self.names.get(&number).and_then(|name| self.services.get(name));
+                let member = service.and_then(|service| {
+                    let mut pool = service.pool.iter();
+                    pool.find(|member| member.id == id && member.wanted.address == address)
+                });
+                let Some((service, member)) = service.zip(member) else { continue };
+                let now = self.plane.backend(id);
+                if !of.concerns(id, self.first_of(address), || now) {
                     continue;
                 }
-                let found = found.entry((address, forward));
-                let reached = match found.or_insert_with(|| self.reach(address, forward)) {
+                let (forward, segments, ports) = way_of(&service.configured, &member.wanted, nat);
+                let found = found.entry(forward).or_insert_with(|| {
+                    let vips = vips.get_or_insert_with(|| self.vips());
+                    self.reach(address, forward, vips)
+                });
+                let reached = match found {
                     Ok(reached) => {
                         self.unreachable.remove(&address);
                         *reached
@@ -499,7 +527,7 @@ impl<P: Plane> Engine<P> {
                 }
             }
         }
-        if look.over && !matches!(of, Of::Neighbours(_)) {
+        if look.over && !matches!(of, Of::Neighbours(_) | Of::Numbers(_)) {
             self.hop_tries = if look.all_known { 0 } else { self.hop_tries.saturating_sub(1) };
         }
         // One interface that is missing keeps nobody from looking after the backends.

@@ -265,3 +265,26 @@ fn interfaces_and_addresses_are_described() {
     lb.ip("link set eth0 down").unwrap();
     lb.enter(|| assert!(!interface("eth0").unwrap().up)).unwrap();
 }
+
+/// One socket and what it has learnt serve for all of them, also after a question that the kernel refuses, and no
+/// longer than for the work.
+#[test]
+fn questions_that_are_asked_together_have_the_answers_that_they_have_apart() {
+    let pair = Pair::new();
+    let asked = pair.lb.enter(|| {
+        let index = interface_index("eth0").unwrap();
+        let ask = || (interface_by_index(index).unwrap(), route(address("10.9.0.2")).unwrap());
+        let apart = ask();
+        together(|| {
+            for _ in 0..2 {
+                assert!(interface_by_index(index + 1000).is_err());
+                assert_eq!(together(ask), apart);
+                let all = interfaces().unwrap();
+                assert!(all.iter().any(|one| (one.index, one.mac) == (index, apart.0.mac)));
+            }
+            assert!(COMMON.with_borrow(Option::is_some));
+        });
+        assert!(COMMON.with_borrow(Option::is_none));
+    });
+    asked.unwrap();
+}

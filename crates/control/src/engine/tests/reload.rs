@@ -673,3 +673,29 @@ fn a_reload_says_what_commands_had_changed() {
         assert!(done.starts_with(&format!("backend {backend} of b has weight 0{said}")), "{done}");
     }
 }
+
+/// Of what it changes, and of the first hosts; those of others in the turns that follow, so that nobody waits for
+/// thousands of questions to the kernel.
+#[test]
+fn a_reload_looks_next_hops_up_at_once_only_of_what_it_changes() {
+    let mut world = World::new(12);
+    world.engine.resolve = |_| Ok(Some(neighbour()));
+    let known = |world: &World, service: &str| {
+        let plane = &world.engine.plane;
+        let known = |id: &BackendId| plane.backends[id].hop.is_some();
+        world.engine.services[service].pool.iter().filter(|member| known(&member.id)).count()
+    };
+    let mut wanted = world.engine.config.clone();
+    wanted.services[11].backends[0].weight = 7;
+    world.follow(&wanted).expect("it can be followed");
+    // The first 32 hosts end within the pool of k.
+    assert_eq!(["a", "j", "k", "l"].map(|name| known(&world, name)), [3, 3, 2, 3]);
+    world.upkeep();
+    assert_eq!(known(&world, "k"), 3);
+    // One of few hosts looks at all of them.
+    let mut world = World::new(2);
+    world.engine.resolve = |_| Ok(Some(neighbour()));
+    let wanted = world.engine.config.clone();
+    world.follow(&wanted).expect("it can be followed");
+    assert_eq!(["a", "b"].map(|name| known(&world, name)), [3, 3]);
+}

@@ -121,8 +121,6 @@ enum Phase {
 struct Fleet {
     method: &'static str,
     strict: bool,
-    /// Somebody was cut off from the store, or is.
-    was_cut: bool,
     runtime: tokio::runtime::Runtime,
     rng: StdRng,
     members: Vec<Member>,
@@ -207,7 +205,6 @@ impl Fleet {
         let mut fleet = Self {
             method,
             strict,
-            was_cut: false,
             runtime,
             rng: StdRng::seed_from_u64(seed),
             members: Vec::new(),

@@ -11,7 +11,6 @@ impl Fleet {
 
     /// The store does not answer a balancer any more. Its lease, and with it what it has said, stays.
     pub(super) fn cut_off(&mut self, at: usize) {
-        self.was_cut = true;
         let member = &mut self.members[at];
         member.apart = true;
         member.report.send_modify(|report| {
@@ -282,5 +281,28 @@ fn who_starts_again_without_the_store_keeps_the_word_of_the_one_before() {
         fleet.rejoin(cut);
         fleet.comes_to_rest();
         assert!(!fleet.is_frozen(cut));
+    }
+}
+
+/// It hears of the step that has another backend before the configuration that says what that is.
+#[test]
+fn who_comes_back_follows_a_table_when_it_knows_all_whom_that_leads_to() {
+    for method in [CONCURY, RESIDUE] {
+        let mut fleet = Fleet::changed(method, false);
+        fleet.rest();
+        let (leader, before) = (fleet.leader, fleet.committed.len());
+        let cut = (leader + 1) % BALANCERS;
+        fleet.cut_off(cut);
+        let another = (1..=BACKENDS).find(|n| !fleet.pool.contains_key(n)).expect("one is left");
+        fleet.pool.insert(another, 9);
+        fleet.propose(leader);
+        fleet.expire(cut);
+        let begun = Instant::now();
+        while fleet.committed.len() == before {
+            assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+            fleet.go_on(None);
+        }
+        fleet.rejoin(cut);
+        fleet.comes_to_rest();
     }
 }

@@ -131,9 +131,7 @@ impl Fleet {
             crate::engine::fleet::digest_of(service, image)
         });
         let digests: Vec<String> = digests.collect();
-        // Who comes back may follow a table of its own until the next step (docs/fleet.md, "Cut off in a step").
-        let alone = self.was_cut && self.method == CONCURY;
-        assert!(alone || digests.iter().all(|one| *one == digests[0]), "{digests:?}");
+        assert!(digests.iter().all(|one| *one == digests[0]), "{digests:?}");
     }
 
     /// What a balancer has done in steps since.

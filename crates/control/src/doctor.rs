@@ -26,6 +26,7 @@ use std::time::Duration;
 use crate::config::{Config, PlaneKind};
 use crate::neigh::{self, NeighError};
 
+pub(crate) use answers::accepts_local;
 pub use memory::short_of_memory;
 pub(crate) use switch::{Hindrance, in_the_way};
 pub use weir_host::{Finding, Verdict};

@@ -62,7 +62,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     format!(
                         "ip addr del {local}/32, with a route to it at the router; or \
                          sysctl -w net.ipv4.conf.{}.accept_local=1",
-                        out.name
+                        out.name.replace('.', "/")
                     ),
                 ));
             }
@@ -243,7 +243,8 @@ fn listening(line: &str, protocol: &'static str) -> Option<Listening> {
     Some(Listening { address, port: u16::from_str_radix(port, 16).ok()?, protocol })
 }
 
-fn accepts_local(interface: &str) -> bool {
+/// Whether the kernel takes packets that come by an interface from an address of this host.
+pub(crate) fn accepts_local(interface: &str) -> bool {
     let on = |name: &str| read(&format!("/proc/sys/net/ipv4/conf/{name}/accept_local"));
     ["all", interface].into_iter().any(|name| on(name).is_some_and(|value| value != "0"))
 }

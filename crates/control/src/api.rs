@@ -205,6 +205,7 @@ pub struct WantedBackend {
 struct Expected {
     /// Refused with 409 if the last change of the instance has another number (`change` of the status).
     /// Whoever asks again with the same number has it done once.
+    #[schemars(range(max = u64::MAX))]
     expect: Option<u64>,
 }
 

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{WEIR, eventually, stderr, stdout};
 use serde_json::Value;
@@ -119,7 +120,8 @@ impl Drop for Running<'_> {
 
 /// The file with a name and a directory of its own: other instances run beside this test.
 fn apart(config: &Path, run_dir: &Path) {
-    let name = format!("init{}", std::process::id());
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("init{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let text = fs::read_to_string(config).unwrap();
     let own = format!("[balancer]\nname = \"{name}\"\nrun_dir = \"{}\"\n", run_dir.display());
     fs::write(config, text.replacen("[balancer]\n", &own, 1)).unwrap();
@@ -306,6 +308,43 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     run.wait().unwrap();
     let unloaded = machine.command(WEIR).arg("unload").output().unwrap();
     assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+}
+
+/// Those that a command has added are in no file, and are looked at all the same.
+#[test]
+fn doctor_looks_at_the_sources_of_backends_that_were_added() {
+    let world = World::new();
+    let config = world.folder.path().join("weir.toml");
+    let config_text = config.to_str().unwrap();
+    let line =
+        "init --nat --name web --vip 10.60.0.100 --backend 10.61.0.11:8080 --prepare --output";
+    let words: Vec<&str> = line.split(' ').chain([config_text]).collect();
+    let made = world.weir(&words);
+    assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
+    let run_dir = world.folder.path().join("run");
+    apart(&config, &run_dir);
+    // Of two sources the backend of the file names the one on its own link.
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replacen("nat_sources = [", "nat_sources = [\"10.60.0.1\", ", 1);
+    let own = "port = 8080\nnat_sources = [\"10.61.0.1\"]\n";
+    fs::write(&config, text.replacen("port = 8080\n", own, 1)).unwrap();
+    let log = fs::File::create(world.folder.path().join("log")).unwrap();
+    let mut command = world.balancer.command(WEIR).unwrap();
+    command.args(["run", "--config", config_text]).stdin(Stdio::null()).stderr(log);
+    let _running = Running(command.spawn().unwrap(), &config);
+    let socket = run_dir.join("weir.sock");
+    let socket = socket.to_str().unwrap();
+    eventually("it runs", || world.weir(&["status", "--socket", socket]).status.success());
+    let doctor = || stdout(&world.weir(&["doctor", "--no-probe", "--config", config_text]));
+    let said = doctor();
+    assert!(said.contains("sources") && !said.contains("connections come to backend"), "{said}");
+    let line = "backend add web b2 10.61.0.12 --port 8080 --socket";
+    let words: Vec<&str> = line.split(' ').chain([socket]).collect();
+    let added = world.weir(&words);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let said = doctor();
+    let words = "connections come to backend \"b2\" of service \"web\" from 10.60.0.1, too";
+    assert!(said.contains(words), "{said}");
 }
 
 #[test]

@@ -423,7 +423,7 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
     let nowhere = world.folder.path().join("no/such/weir.toml");
     let parent = nowhere.parent().unwrap().display().to_string();
     let mistyped = ["--vip", "10.60.0.100", "--backend", "10.61.0.11", "--output"];
-    let output = world.weir(&[&["init"], &mistyped[..], &[nowhere.to_str().unwrap()]].concat());
+    let output = world.weir(&[&["init"][..], &mistyped, &[nowhere.to_str().unwrap()]].concat());
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("there is no directory {parent}")), "{said}");

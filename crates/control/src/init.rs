@@ -134,7 +134,7 @@ impl Plan {
             }
         }
         let lenient = lenient(wanted.vip.ip(), forward, &ways);
-        let text = text(wanted, forward, (&interfaces, &lenient), generic, &front, &ways);
+        let text = text(wanted, forward, (&interfaces[..], &lenient), generic, &front, &ways);
         // What is written runs.
         Config::parse(&text, "weir.toml")?;
         Ok(Self {

@@ -106,7 +106,7 @@ fn balancer(object: &mut Value) {
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
     // None, or a power of two.
-    let one_in: Vec<u32> = [0].into_iter().chain((0..=16).map(|bits| 1 << bits)).collect();
+    let one_in: Vec<u32> = [0].into_iter().chain((0..=16).map(|bits| 1_u32 << bits)).collect();
     add(object, "follow_flows", json!({ "enum": one_in }));
     add(object, "nat_sources", json!({ "uniqueItems": true }));
     add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));

@@ -177,7 +177,7 @@ pub(in crate::engine) fn breaking_in_words(count: Option<usize>) -> String {
 }
 
 /// What so many connections do, one or several; none if nobody knows how many there are.
-fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
+pub(super) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
     match count {
         Some(1) => format!("1 known connection {one}"),
         Some(n) => format!("{n} known connections {several}"),

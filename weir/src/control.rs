@@ -9,7 +9,7 @@ use std::path::Path;
 use weir_cli::{BackendVerb, ChangeOptions, Expected, Instance};
 use weir_control::api::wait::Draining;
 use weir_control::api::{
-    Answer, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
+    Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
     WeightRequest, wait,
 };
 use weir_control::config::{Config, MOST_TEXT, in_one, text_of};
@@ -120,8 +120,14 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
 
 /// Whether nothing failed.
 pub fn doctor(path: &Path, probe: bool, json: bool) -> anyhow::Result<bool> {
-    let config = Config::load(path)?;
-    let findings = doctor::examine(&DoctorInput { probe, ..DoctorInput::new(config) });
+    let mut input = DoctorInput { probe, ..DoctorInput::new(Config::load(path)?) };
+    // An instance that runs by this file knows of backends that it does not name; there need be none.
+    let instance = Client::new(input.config.balancer.socket_path()).with_patience(input.patience);
+    let status: Result<Status, _> = block_on(instance.request("GET", "/v1/status", NO_BODY))?;
+    if let Ok(status) = status {
+        input = input.beside(&status);
+    }
+    let findings = doctor::examine(&input);
     out::findings(&findings, json)
 }
 

@@ -3,9 +3,11 @@
 use crate::out;
 use anyhow::Context;
 use std::io::Read;
-use weir_cli::ImportOptions;
+use std::path::Path;
+use weir_cli::{ImportOptions, USUAL_FILE};
 use weir_control::engine::EngineError;
 use weir_control::import::{Form, ImportError, import};
+use weir_control::init::write_new;
 
 /// The largest text that is read.
 const MOST: u64 = 64 << 20;
@@ -38,7 +40,7 @@ pub fn run(options: ImportOptions) -> anyhow::Result<()> {
     match output {
         None => out::text(&imported.text),
         Some(path) => {
-            weir_control::init::write_new(&path, &imported.text)?;
+            write_new(&path, Path::new(USUAL_FILE), &imported.text)?;
             let path = path.display();
             let done = format!("{path} written: {services} services with {backends} backends");
             let then = format!("then: weir check --config {path}; weir doctor --config {path}");
@@ -48,7 +50,7 @@ pub fn run(options: ImportOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn text(file: &std::path::Path) -> anyhow::Result<String> {
+fn text(file: &Path) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let length = if file.as_os_str() == "-" {
         std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)?

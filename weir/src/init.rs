@@ -3,7 +3,8 @@
 use crate::out;
 use std::fs::remove_file;
 use std::net::SocketAddr;
-use weir_cli::InitOptions;
+use std::path::Path;
+use weir_cli::{InitOptions, USUAL_FILE};
 use weir_control::config::Protocol;
 use weir_control::engine::EngineError;
 use weir_control::init::{InitError, Plan, Wanted, there_already, write_new};
@@ -32,7 +33,7 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
     if to_output {
         out::text(&plan.text);
     } else {
-        write_new(&output, &plan.text)?;
+        write_new(&output, Path::new(USUAL_FILE), &plan.text)?;
     }
     if prepare && let Err(error) = plan.prepare() {
         // Whoever tries again begins with what is left to do.

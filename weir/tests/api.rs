@@ -166,6 +166,8 @@ fn changes_are_made_once_and_refusals_say_why() {
         ),
         ("PUT", "/v1/services/web4/backends/b/drain", "[true]", 400, "invalid", "an array"),
         ("GET", "/v1/events?sinse=3", "", 400, "invalid", "sinse"),
+        ("GET", "/v1/events?after=3.5", "", 400, "invalid", "after"),
+        ("GET", "/v1/events?after=18446744073709551616", "", 400, "invalid", "after"),
         ("POST", "/v1/plan", "{\"file\": \"/dev/zero\"}", 422, "file", "no regular file"),
         ("POST", "/v1/explain", large.as_str(), 413, "invalid", "65536"),
         ("POST", "/v1/plan", "{\"file\": \"relative\"}", 400, "invalid", "absolute"),
@@ -708,7 +710,8 @@ fn watchers_are_told_what_happens() {
     let mut stream = open("/v1/watch?interval=0", &[&format!("Last-Event-ID: {id}")]);
     let told = read_until(&mut stream, &["serves again", "\n\n"]);
     assert!(!told.contains(" drains"), "{told}");
-    let (_, list) = at_socket(&balancer, "GET", &format!("/v1/events?after={id}"), "");
+    // By JSON Schema that is a whole number, too.
+    let (_, list) = at_socket(&balancer, "GET", &format!("/v1/events?after={id}.0"), "");
     let events = list["events"].as_array().unwrap();
     assert!(
         events.iter().any(|event| event["change"]["done"].to_string().contains("serves again"))
@@ -816,6 +819,19 @@ fn what_is_described_is_what_is_served() {
     let (_, served) = at_socket(&balancer, "GET", "/v1/openapi.json", "");
     assert_eq!(served, serde_json::from_str::<Value>(&described).unwrap());
     assert_eq!(served["openapi"], "3.1.0");
+    // Numbers that are read in 64 bits are described so.
+    let mut bounded = 0;
+    for operation in served["paths"].as_object().unwrap().values().flat_map(|path| path.as_object())
+    {
+        let parameters = operation.values().flat_map(|one| one["parameters"].as_array());
+        for one in parameters.flatten() {
+            if ["expect", "after", "number"].iter().any(|name| one["name"] == *name) {
+                assert_eq!(one["schema"]["maximum"], u64::MAX, "{one}");
+                bounded += 1;
+            }
+        }
+    }
+    assert!(bounded > 3, "{served}");
     let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u32 = seed.unwrap_or_else(rand::random);
     let mut fuzz = Command::new("/usr/bin/python3")

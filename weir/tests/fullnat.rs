@@ -262,6 +262,11 @@ fn a_backend_that_is_added_comes_from_the_sources_that_it_names() {
     assert_eq!(status["resumed"], true);
     let own = &common::backend(common::service(&status, "web4"), "b3")["nat_sources"];
     assert_eq!(*own, serde_json::json!(["10.77.0.2"]));
+    let said = common::weir(&["status", "--socket", balancer.socket().to_str().unwrap()]);
+    let said = common::stdout(&said);
+    let line = said.lines().find(|line| line.contains("b3") && line.contains("10.77.2.4"));
+    assert!(said.contains("comes from"), "{said}");
+    assert!(line.is_some_and(|line| line.contains(" 10.77.0.2")), "{said}");
     common::assert_unbroken(&mut held, "with a control plane again", &balancer);
     held.extend(common::hold(&lab, WEB4, 80));
     common::assert_unbroken(&mut held, "all have a source that is reached", &balancer);

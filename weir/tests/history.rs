@@ -129,7 +129,7 @@ fn files_are_applied_whole_and_gone_back_to() {
         expects.into_iter().map(|line| (line, 4, "the last change has the number 2, not 1"));
     for (arguments, code, words) in expects.chain([
         (vec!["apply", path, "--expect", "1"], 4, "has the number 2, not 1"),
-        (vec!["apply", bad.to_str().unwrap()], 4, "connections break"),
+        (vec!["apply", bad.to_str().unwrap()], 4, "--break-connections does it all the same"),
         (vec!["apply", odd.to_str().unwrap()], 1, "odd.toml:2: "),
         (vec!["apply", "/nowhere.toml"], 1, "cannot read /nowhere.toml"),
         (vec!["rollback", "77"], 3, "no change 77 is remembered; there are 1, 2"),

@@ -76,3 +76,30 @@ fn what_cannot_be_read_is_refused_with_its_line() {
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     }
 }
+
+#[test]
+fn notes_have_the_line_of_their_setting_and_no_directory_is_made() {
+    let text_of = "virtual_server 192.0.2.80 80 {\n  lb_algo wlc\n  lb_kind DR protocol UDP\n  persistence_timeout 50\n  \
+                   real_server 192.0.2.11 80 {\n    MISC_CHECK {\n      misc_path \"/usr/bin/check 'a b' c\"\n    }\n  }\n}\n";
+    let output = weir(&["import", "-", "--interface", "lan0"], text_of);
+    let (said, written) = (text(&output.stderr), text(&output.stdout));
+    assert!(output.status.success(), "{said}");
+    for words in [
+        "standard input:2: scheduler wlc: ",
+        "standard input:3: lb_kind: what follows on its line is not read (protocol UDP)",
+        "standard input:4: persistence_timeout 50: ",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(written.contains("command = [\"/usr/bin/check\", \"a b\", \"c\"]"), "{written}");
+    assert!(written.contains("affinity = \"client\""), "{written}");
+    assert!(!written.contains("idle_timeout = "), "{written}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("no/such/weir.toml").display().to_string();
+    let output = weir(&["import", "-", "--output", &path], IPVS);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no directory") && said.contains("no/such;"), "{said}");
+    assert!(!directory.path().join("no").exists());
+}

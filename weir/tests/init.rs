@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{WEIR, eventually, stderr, stdout};
 use serde_json::Value;
@@ -119,7 +120,8 @@ impl Drop for Running<'_> {
 
 /// The file with a name and a directory of its own: other instances run beside this test.
 fn apart(config: &Path, run_dir: &Path) {
-    let name = format!("init{}", std::process::id());
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("init{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let text = fs::read_to_string(config).unwrap();
     let own = format!("[balancer]\nname = \"{name}\"\nrun_dir = \"{}\"\n", run_dir.display());
     fs::write(config, text.replacen("[balancer]\n", &own, 1)).unwrap();
@@ -131,7 +133,7 @@ fn three_commands_lead_to_a_balanced_request() {
     for backend in &world.backends {
         backend.ip("route add default via 10.61.0.1").unwrap();
     }
-    let config = world.folder.path().join("etc/weir.toml");
+    let config = world.folder.path().join("weir.toml");
     let config_text = config.to_str().unwrap();
     // The first.
     let made = world.weir(&[
@@ -152,6 +154,7 @@ fn three_commands_lead_to_a_balanced_request() {
     assert!(made.status.success(), "{said}{}", stderr(&made));
     assert!(said.contains("ip addr add 10.60.0.100/32 dev front0"), "{said}");
     assert!(said.contains("ip route replace default via 10.61.0.1"), "{said}");
+    assert!(said.contains("sysctl -qw net.ipv4.conf.back0.accept_local=1"), "{said}");
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("interfaces = [\"front0\", \"back0\"]"), "{text}");
     assert!(text.contains("# By back0, at "), "the neighbours have answered: {text}");
@@ -236,6 +239,32 @@ impl Drop for Machine {
     }
 }
 
+/// An answer to a client whose neighbour the balancer does not know is the kernel's to forward, from an address of its
+/// own. What it drops a client sends again, seconds later; so once, of many times, nothing is sent again.
+fn answers_get_to_clients_without_a_neighbour(world: &World, machine: &Machine) {
+    let doctor = machine.command(WEIR).args(["doctor", "--no-probe"]).output().unwrap();
+    let said = stdout(&doctor);
+    assert!(said.contains("answers") && !said.contains("takes them for forged"), "{said}");
+    // Of the lines "Tcp: names" and "Tcp: numbers".
+    let sent_again = || {
+        let mut read = world.client.command("cat").unwrap();
+        let text = stdout(&read.arg("/proc/net/snmp").output().unwrap());
+        let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+        let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+        numbers.split(' ').nth(at).unwrap().parse::<u64>().unwrap()
+    };
+    eventually("a client without a neighbour waits for nothing", || {
+        let before = sent_again();
+        world.balancer.ip("neigh flush dev front0").unwrap();
+        let mut curl = world.client.command("curl").unwrap();
+        curl.args(["-s", "-m", "20", "http://10.60.0.100/"]);
+        let answer = stdout(&curl.output().unwrap());
+        assert!(["b1\n", "b2\n"].contains(&&*answer), "{answer:?}");
+        sent_again() == before
+    });
+}
+
 /// Nothing but what a reader of the documentation types: init, run, curl. Nobody has touched the backends, which have
 /// no route but to their own link, nor the file.
 #[test]
@@ -248,7 +277,12 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     assert!(said.contains("/etc/weir/weir.toml") && said.contains("weir init"), "{said}");
     let line = "init --nat --vip 10.60.0.100 --backend 10.61.0.11:8080 --backend 10.61.0.12:8080 --prepare";
     let made = machine.command(WEIR).args(line.split(' ')).output().unwrap();
-    assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
+    let said = stdout(&made);
+    assert!(made.status.success(), "{said}{}", stderr(&made));
+    assert!(said.contains("sysctl -qw net.ipv4.conf.back0.accept_local=1"), "{said}");
+    let written = machine.command("cat").arg("/etc/weir/weir.toml").output().unwrap();
+    let written = stdout(&written);
+    assert!(written.contains("net.ipv4.conf.back0.accept_local = 1"), "{written}");
     let log = fs::File::create(world.folder.path().join("log")).unwrap();
     let mut run = machine.command(WEIR);
     run.arg("run").stdin(Stdio::null()).stderr(log);
@@ -264,6 +298,7 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
         seen.insert(answer);
         seen.contains("b1\n") && seen.contains("b2\n")
     });
+    answers_get_to_clients_without_a_neighbour(&world, &machine);
     for backend in &world.backends {
         let mut ip = backend.command("ip").unwrap();
         let routes = stdout(&ip.args(["route", "show", "default"]).output().unwrap());
@@ -273,6 +308,43 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     run.wait().unwrap();
     let unloaded = machine.command(WEIR).arg("unload").output().unwrap();
     assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+}
+
+/// Those that a command has added are in no file, and are looked at all the same.
+#[test]
+fn doctor_looks_at_the_sources_of_backends_that_were_added() {
+    let world = World::new();
+    let config = world.folder.path().join("weir.toml");
+    let config_text = config.to_str().unwrap();
+    let line =
+        "init --nat --name web --vip 10.60.0.100 --backend 10.61.0.11:8080 --prepare --output";
+    let words: Vec<&str> = line.split(' ').chain([config_text]).collect();
+    let made = world.weir(&words);
+    assert!(made.status.success(), "{}{}", stdout(&made), stderr(&made));
+    let run_dir = world.folder.path().join("run");
+    apart(&config, &run_dir);
+    // Of two sources the backend of the file names the one on its own link.
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replacen("nat_sources = [", "nat_sources = [\"10.60.0.1\", ", 1);
+    let own = "port = 8080\nnat_sources = [\"10.61.0.1\"]\n";
+    fs::write(&config, text.replacen("port = 8080\n", own, 1)).unwrap();
+    let log = fs::File::create(world.folder.path().join("log")).unwrap();
+    let mut command = world.balancer.command(WEIR).unwrap();
+    command.args(["run", "--config", config_text]).stdin(Stdio::null()).stderr(log);
+    let _running = Running(command.spawn().unwrap(), &config);
+    let socket = run_dir.join("weir.sock");
+    let socket = socket.to_str().unwrap();
+    eventually("it runs", || world.weir(&["status", "--socket", socket]).status.success());
+    let doctor = || stdout(&world.weir(&["doctor", "--no-probe", "--config", config_text]));
+    let said = doctor();
+    assert!(said.contains("sources") && !said.contains("connections come to backend"), "{said}");
+    let line = "backend add web b2 10.61.0.12 --port 8080 --socket";
+    let words: Vec<&str> = line.split(' ').chain([socket]).collect();
+    let added = world.weir(&words);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let said = doctor();
+    let words = "connections come to backend \"b2\" of service \"web\" from 10.60.0.1, too";
+    assert!(said.contains(words), "{said}");
 }
 
 #[test]
@@ -347,6 +419,15 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("it is done all the same: ") && written.exists(), "{said}");
+    // Directories are made for nobody who has mistyped one.
+    let nowhere = world.folder.path().join("no/such/weir.toml");
+    let parent = nowhere.parent().unwrap().display().to_string();
+    let mistyped = ["--vip", "10.60.0.100", "--backend", "10.61.0.11", "--output"];
+    let output = world.weir(&[&["init"][..], &mistyped, &[nowhere.to_str().unwrap()]].concat());
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("there is no directory {parent}")), "{said}");
+    assert!(!world.folder.path().join("no").exists());
     // The address of a network that is not ours comes by a router.
     world.balancer.ip("route add default via 10.60.0.2").unwrap();
     let (code, text, said) = init(&[["--vip", "198.51.100.7:443"], near].concat());

@@ -177,7 +177,9 @@ fn what_breaks_connections_is_refused_until_it_is_asked_for() {
     let counts =
         refused.split(" known connections break").filter_map(|part| part.rsplit(' ').next());
     let counts: Vec<usize> = counts.filter_map(|count| count.parse().ok()).collect();
-    assert!(counts.len() == 3 && counts[..2].iter().all(|count| *count >= 30), "{refused}");
+    // Of the third service there need be none.
+    assert!(counts.len() >= 2 && counts[..2].iter().all(|count| *count >= 30), "{refused}");
+    assert!(!refused.contains(" 0 known"), "{refused}");
     common::assert_unbroken(&mut held, "after a reload that was refused", &balancer);
     change_pools(&balancer, &mut held, "after a reload that was refused");
     balancer.kill();

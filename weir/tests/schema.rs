@@ -83,8 +83,13 @@ fn what_runs_is_valid() {
             all += &(line + "\n");
         }
     }
-    let faults = judged(&[example.to_owned(), GOOD.to_owned(), all]);
-    assert_eq!(faults, ["0", "0", "0"]);
+    let followed = |one_in: u32| {
+        let line = format!("interfaces = [\"eth0\"]\nfollow_flows = {one_in}");
+        GOOD.replacen("interfaces = [\"eth0\"]", &line, 1)
+    };
+    let [none, most] = [0, 65_536].map(followed);
+    let faults = judged(&[example.to_owned(), GOOD.to_owned(), all, none, most]);
+    assert_eq!(faults, ["0"; 5]);
 }
 
 #[test]
@@ -102,6 +107,8 @@ fn what_is_wrong_is_not_valid() {
         ("interfaces = [\"eth0\"]", "interfaces = []"),
         ("interfaces = [\"eth0\"]", "interfaces = \"eth0\""),
         ("interfaces = [\"eth0\"]", "interfaces = [\"eth0\"]\nname = \"No Name\""),
+        ("interfaces = [\"eth0\"]", "interfaces = [\"eth0\"]\nfollow_flows = 3"),
+        ("interfaces = [\"eth0\"]", "interfaces = [\"eth0\"]\nfollow_flows = 131072"),
         ("interval = \"2s\"", "interval = 2"),
         ("interval = \"2s\"", "rise = 0"),
         ("interval = \"2s\"", "type = \"ftp\""),

@@ -44,8 +44,8 @@ impl Drop for Top {
 }
 
 impl Top {
-    fn start(balancer: &Balancer) -> Self {
-        let size = Winsize { ws_row: 50, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 };
+    fn start(balancer: &Balancer, columns: u16) -> Self {
+        let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pair = openpty(&size, None::<&Termios>).unwrap();
         let (keyboard, terminal) = (File::from(pair.master), pair.slave);
         let before = tcgetattr(&terminal).unwrap();
@@ -130,7 +130,7 @@ fn services_are_drawn_and_a_backend_is_drained_by_keys() {
         let found = common::backend(common::service(&status, &service), &backend);
         found["state"].as_str().unwrap().to_owned()
     };
-    let mut top = Top::start(&balancer);
+    let mut top = Top::start(&balancer, 160);
     top.shows(0, "q: end");
     for one in services {
         top.shows(0, &name(one));
@@ -184,4 +184,25 @@ fn services_are_drawn_and_a_backend_is_drained_by_keys() {
     // A request is written down when it has been answered: what it did may be seen before.
     eventually("one drain and its end are written down", || drains() >= 2);
     assert_eq!(drains(), 2, "one drain, and its end");
+}
+
+#[test]
+fn addresses_and_ports_are_whole_on_a_narrow_terminal() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "concury", 3);
+    let status = balancer.status().unwrap();
+    let mut top = Top::start(&balancer, 80);
+    top.shows(0, "q: end");
+    for one in status["services"].as_array().unwrap() {
+        let text = |field: &str| one[field].as_str().unwrap();
+        top.shows(0, &format!("{} {} {}", text("protocol"), text("vip"), one["port"]));
+        for backend in one["backends"].as_array().unwrap() {
+            top.shows(0, backend["address"].as_str().unwrap());
+        }
+    }
+    top.press("q");
+    top.shows(0, "it ended with 0");
+    top.press("\n");
+    assert!(top.child.wait().unwrap().success());
 }

@@ -113,7 +113,7 @@ impl Instance {
     ///
     /// # Errors
     /// It is refused, or not answered in time.
-    pub fn reload(
+    pub fn follow(
         &self,
         config: impl FnOnce(&str, &Path) -> String,
         patience: Duration,
@@ -121,14 +121,7 @@ impl Instance {
         let file = self.directory.join("weir.toml");
         fs::write(&file, config(&self.name, &self.directory))
             .context("writing the configuration")?;
-        let Answer { mut stream, .. } = self.request("POST", "/v1/reload", "{}")?;
-        let mut bytes = Vec::new();
-        stream
-            .set_nonblocking(false)
-            .and_then(|()| stream.set_read_timeout(Some(patience)))
-            .and_then(|()| stream.read_to_end(&mut bytes))
-            .context("having a file read")?;
-        body(&bytes).map(drop)
+        self.reload(patience).map(drop)
     }
 
     /// All that there is to tell, and how long that took.

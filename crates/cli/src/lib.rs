@@ -608,10 +608,11 @@ pub struct InitOptions {
     /// the clients and to the backends.
     #[arg(long = "interface", value_name = "INTERFACE")]
     pub interfaces: Vec<String>,
-    /// Where the configuration goes; - for the standard output.
+    /// Where the configuration goes, in a directory that is there; - for the standard output.
     #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     pub output: PathBuf,
-    /// Also give this host what it lacks, until it is restarted: the service's address, forwarding.
+    /// Also give this host what it lacks, until it is restarted: the service's address, forwarding, and with nat or
+    /// fullnat accept_local of the interfaces by which answers come.
     #[arg(long)]
     pub prepare: bool,
 }

@@ -205,7 +205,19 @@ pub struct WantedBackend {
 struct Expected {
     /// Refused with 409 if the last change of the instance has another number (`change` of the status).
     /// Whoever asks again with the same number has it done once.
+    #[serde(deserialize_with = "whole")]
+    #[schemars(range(max = u64::MAX))]
     expect: Option<u64>,
+}
+
+/// A whole number of a query, where all is text. By JSON Schema `306.0` is one, too.
+fn whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let digits = match text.split_once('.') {
+        Some((digits, rest)) if !rest.is_empty() && rest.bytes().all(|byte| byte == b'0') => digits,
+        _ => text.as_str(),
+    };
+    digits.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 /// Answer to a change.

@@ -73,6 +73,7 @@ pub use maintenance::{Window, WindowError};
 pub use new_flows::{FlowRate, NewFlows};
 pub use place::{Source, Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
+pub(crate) use resolve::usual_idle_timeout;
 pub use schema::schema;
 pub(crate) use tables::Bounds;
 pub(crate) use validate::is_interface_name;

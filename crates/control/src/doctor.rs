@@ -23,9 +23,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-use crate::config::{Config, PlaneKind};
+use crate::config::{Backend, Config, PlaneKind};
+use crate::engine::Status;
 use crate::neigh::{self, NeighError};
 
+pub(crate) use answers::accepts_local;
 pub use memory::short_of_memory;
 pub(crate) use switch::{Hindrance, in_the_way};
 pub use weir_host::{Finding, Verdict};
@@ -39,12 +41,39 @@ pub struct DoctorInput {
     pub probe: bool,
     /// Longest wait for neighbours to resolve, and once more for the answers to the probes.
     pub patience: Duration,
+    /// Backends that run and that the configuration does not name, looked up or added by a command, each with the name
+    /// of its service.
+    pub running: Vec<(String, Backend)>,
 }
 
 impl DoctorInput {
     /// All checks, probes included, with two seconds of patience.
     pub fn new(config: Config) -> Self {
-        Self { config, probe: true, patience: Duration::from_secs(2) }
+        Self { config, probe: true, patience: Duration::from_secs(2), running: Vec::new() }
+    }
+
+    /// Also with the backends that an instance has beyond the configuration, and that do not leave.
+    #[must_use]
+    pub fn beside(mut self, status: &Status) -> Self {
+        for service in &status.services {
+            let mut services = self.config.services.iter();
+            let Some(wanted) = services.find(|one| one.name == service.name) else { continue };
+            let named = |name: &str| wanted.backends.iter().any(|one| one.name == name);
+            let others = service.backends.iter().filter(|one| !one.leaving && !named(&one.name));
+            self.running.extend(others.map(|one| {
+                let backend = Backend {
+                    name: one.name.clone(),
+                    address: one.address,
+                    port: one.port,
+                    weight: one.weight,
+                    drain: one.drain,
+                    backup: false,
+                    nat_sources: one.nat_sources.clone(),
+                };
+                (service.name.clone(), backend)
+            }));
+        }
+        self
     }
 }
 
@@ -64,7 +93,7 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
         interface::examine(name, &input.config, &mut findings);
     }
     attached::examine(&input.config, &mut findings);
-    answers::examine(&input.config, &mut findings);
+    answers::examine(&input.config, &input.running, &mut findings);
     path::examine(input, &mut findings);
     findings
 }

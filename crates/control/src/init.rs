@@ -17,6 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ConfigError, Protocol};
+use crate::doctor::accepts_local;
 use crate::neigh::{self, Interface, Kind, NeighError, Resolution};
 use weir_steering::{DCODE_BITS, MethodId, Settings, dcode_bits_for};
 
@@ -132,12 +133,13 @@ impl Plan {
                 ));
             }
         }
-        let text = text(wanted, forward, &interfaces, generic, &front, &ways);
+        let lenient = lenient(wanted.vip.ip(), forward, &ways);
+        let text = text(wanted, forward, (&interfaces[..], &lenient), generic, &front, &ways);
         // What is written runs.
         Config::parse(&text, "weir.toml")?;
         Ok(Self {
             text,
-            here: here(wanted.vip.ip(), &front, held, &interfaces),
+            here: here(wanted.vip.ip(), &front, held, &interfaces, &lenient),
             there: there(wanted.vip.ip(), forward, &ways),
             notes,
         })
@@ -310,8 +312,23 @@ fn forward<'a>(wanted: &'a Wanted, ways: &[Way]) -> Result<&'a str, InitError> {
     }
 }
 
+/// The interfaces by which translated answers come. They have an address of this host as their source, and where a
+/// client's neighbour is not known yet the kernel forwards them only if it is told not to take them for forged.
+fn lenient(vip: IpAddr, forward: &str, ways: &[Way]) -> BTreeSet<String> {
+    match is_nat(forward) && vip.is_ipv4() {
+        true => ways.iter().map(|way| way.interface.name.clone()).collect(),
+        false => BTreeSet::new(),
+    }
+}
+
 /// What this host needs.
-fn here(vip: IpAddr, front: &Interface, held: bool, interfaces: &[String]) -> Vec<String> {
+fn here(
+    vip: IpAddr,
+    front: &Interface,
+    held: bool,
+    interfaces: &[String],
+    lenient: &BTreeSet<String>,
+) -> Vec<String> {
     let mut commands = Vec::new();
     let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
     if !held {
@@ -326,6 +343,10 @@ fn here(vip: IpAddr, front: &Interface, held: bool, interfaces: &[String]) -> Ve
             let name = name.replace('.', "/");
             commands.push(format!("sysctl -qw net.{family}.conf.{name}.forwarding=1"));
         }
+    }
+    for name in lenient.iter().filter(|name| !accepts_local(name)) {
+        commands
+            .push(format!("sysctl -qw net.ipv4.conf.{}.accept_local=1", name.replace('.', "/")));
     }
     commands
 }
@@ -359,7 +380,7 @@ fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
 fn text(
     wanted: &Wanted,
     forward: &str,
-    interfaces: &[String],
+    (interfaces, lenient): (&[String], &BTreeSet<String>),
     generic: bool,
     front: &Interface,
     ways: &[Way],
@@ -418,6 +439,14 @@ fn text(
         _ => "Backends behind routers get packets in other packets, and answer clients directly.",
     };
     let _ = writeln!(text, "# {why}\nforward = \"{forward}\"");
+    for name in lenient {
+        let _ = writeln!(
+            text,
+            "# While {ip} is an address of this host, answers to clients whose neighbour is not known yet get by the \
+             kernel\n# only with net.ipv4.conf.{}.accept_local = 1 (docs/forwarding.md).",
+            name.replace('.', "/")
+        );
+    }
     let usual = Settings::of(MethodId::Concury).get(DCODE_BITS);
     if let Some(bits) = dcode_bits_for(ways.len()).filter(|needed| *needed > usual) {
         let _ = writeln!(

@@ -156,7 +156,8 @@ impl Snapshot {
         let history = HistoryReport { drift, ..history };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = Host::look(&config.balancer.interfaces);
-        let findings = doctor::examine(&DoctorInput { probe: false, ..DoctorInput::new(config) });
+        let input = DoctorInput { probe: false, ..DoctorInput::new(config) }.beside(&status);
+        let findings = doctor::examine(&input);
         let findings = findings.iter().filter_map(|one| serde_json::to_value(one).ok()).collect();
         Self {
             format: FORMAT.into(),

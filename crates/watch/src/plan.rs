@@ -43,6 +43,11 @@ fn service(text: &mut Text, service: &ServicePlan) {
     let was = service.was.as_ref().map(|was| format!(", now called {was}")).unwrap_or_default();
     let connections = match (&**change, service.connections, service.broken) {
         ("new", ..) => String::new(),
+        // It is refused all the same, for the reason below.
+        ("refused", Some(0), _) => {
+            ": no connection is known now, but those that begin before it is done would break"
+                .into()
+        }
         (_, Some(known), Some(broken)) => {
             format!(": {}, of which {broken} would break", count(known))
         }
@@ -179,6 +184,21 @@ fn count(connections: usize) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_refusal_without_a_known_connection_says_what_would_break() {
+        let refused = |known: usize| {
+            let report = json!({ "file": "weir.toml", "changes": true, "refused": true, "settings": [],
+                "unchanged": 0, "services": [{ "name": "web", "change": "refused", "why": "nat_sources: others",
+                "fields": [], "backends": [], "connections": known, "broken": known }] });
+            plan(&serde_json::from_value(report).unwrap())
+        };
+        let none = refused(0);
+        assert!(none.contains("! service web, refused: no connection is known now, but"), "{none}");
+        assert!(none.contains("\n    nat_sources: others\n"), "{none}");
+        let some = refused(2);
+        assert!(some.contains("refused: 2 connections, of which 2 would break"), "{some}");
+    }
 
     #[test]
     fn of_tables_that_differ_the_fields_are_told() {

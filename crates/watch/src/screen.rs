@@ -1,10 +1,13 @@
 //! Services, backends and their rates on a terminal, with keys to drain.
 
+mod fit;
+
 use crate::words::weight;
 use anyhow::{Context, bail};
+use fit::{ADDRESS, CHECK, COLUMNS, End, columns, wrapped};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
@@ -21,7 +24,7 @@ use weir_control::history::Entry;
 
 /// How long a key may wait.
 const KEYS: Duration = Duration::from_millis(100);
-/// Warnings, drop reasons and changes that are shown.
+/// Drop reasons and changes that are shown.
 const LINES: usize = 3;
 
 /// Drain this backend of this service, or no longer.
@@ -219,11 +222,11 @@ impl Top {
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let Some((_, status)) = &self.now else { return };
-        let warnings = status.warnings.len().min(LINES) as u16;
         let changes = self.changes.len() as u16;
+        let warnings = warnings(status, frame.area(), changes);
         let [head, warned, table, dropped, changed, foot] = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Length(warnings),
+            Constraint::Length(warnings.len() as u16),
             Constraint::Min(3),
             Constraint::Length(1),
             Constraint::Length(changes),
@@ -232,13 +235,8 @@ impl Top {
         .areas(frame.area());
         let bold = Style::new().add_modifier(Modifier::BOLD);
         frame.render_widget(Paragraph::new(title(status)).style(bold), head);
-        let lines: Vec<Line<'_>> = status
-            .warnings
-            .iter()
-            .take(LINES)
-            .map(|warning| Line::styled(format!("! {warning}"), Color::Yellow))
-            .collect();
-        frame.render_widget(Paragraph::new(lines), warned);
+        let lines = warnings.into_iter().map(|line| Line::styled(line, Color::Yellow));
+        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), warned);
         self.draw_table(frame, table, bold);
         frame.render_widget(Paragraph::new(self.dropped()), dropped);
         let lines: Vec<Line<'_>> = self.changes.iter().map(|one| Line::raw(change(one))).collect();
@@ -256,12 +254,32 @@ impl Top {
         frame.render_widget(Paragraph::new(foot_line), foot);
     }
 
-    fn draw_table(&self, frame: &mut Frame<'_>, area: ratatui::layout::Rect, bold: Style) {
-        let header =
+    fn draw_table(&self, frame: &mut Frame<'_>, area: Rect, bold: Style) {
+        let header: [&str; COLUMNS] =
             ["", "address", "state", "weight", "known", "packets/s", "bit/s", "new/s", "check"];
+        let (mut ends, mut longest_name) = (Vec::new(), 0);
+        for service in self.services() {
+            ends.push(End::of_service(service));
+            ends.extend(service.backends.iter().map(End::of_backend));
+            let backends = service.backends.iter().map(|backend| backend.name.chars().count() + 2);
+            let names = backends.chain([service.name.chars().count()]);
+            longest_name = names.fold(longest_name, usize::max);
+        }
+        let shown = columns(area.width.into(), longest_name, &ends);
+        let room = shown.iter().find(|(at, _)| *at == ADDRESS).map_or(0, |(_, width)| *width);
+        let mut ends = ends.iter().map(|end| end.within(room));
+        let mut end = || ends.next().unwrap_or_default();
+        let row_of = |cells: [Cell<'static>; COLUMNS]| {
+            let cells = cells.into_iter().enumerate();
+            Row::new(
+                cells
+                    .filter(|(number, _)| shown.iter().any(|(at, _)| at == number))
+                    .map(|(_, cell)| cell)
+                    .collect::<Vec<_>>(),
+            )
+        };
         let (mut rows, mut selected) = (Vec::new(), None);
         for service in self.services() {
-            let port = service.port_text();
             let sum = service.backends.iter().fold(Rate::default(), |sum, backend| {
                 let one = self.rate(service, backend);
                 Rate {
@@ -272,7 +290,7 @@ impl Top {
             });
             let about = [
                 service.name.clone(),
-                format!("{} {} {port}", service.protocol, service.address_text()),
+                end(),
                 service.method.clone(),
                 String::new(),
                 service.states.to_string(),
@@ -281,34 +299,33 @@ impl Top {
                 short(sum.flows),
                 format!("table {}", service.generation),
             ];
-            rows.push(Row::new(about.map(Cell::from)).style(bold));
+            rows.push(row_of(about.map(Cell::from)).style(bold));
             for backend in &service.backends {
                 let name = (service.name.clone(), backend.name.clone());
                 if self.chosen.as_ref() == Some(&name) {
                     selected = Some(rows.len());
                 }
-                rows.push(self.row(service, backend));
+                rows.push(row_of(self.row(service, backend, end())));
             }
         }
-        let widths = [
-            Constraint::Length(16),
-            Constraint::Length(24),
-            Constraint::Length(9),
-            Constraint::Length(6),
-            Constraint::Length(9),
-            Constraint::Length(9),
-            Constraint::Length(8),
-            Constraint::Length(8),
-            Constraint::Min(10),
-        ];
+        let widths = shown.iter().map(|(at, width)| match *at {
+            CHECK => Constraint::Min(*width as u16),
+            _ => Constraint::Length(*width as u16),
+        });
+        let header = row_of(header.map(Cell::from));
         let table = Table::new(rows, widths)
-            .header(Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED)))
+            .header(header.style(Style::new().add_modifier(Modifier::UNDERLINED)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         let mut state = TableState::new().with_selected(selected);
         frame.render_stateful_widget(table, area, &mut state);
     }
 
-    fn row(&self, service: &ServiceStatus, backend: &BackendStatus) -> Row<'static> {
+    fn row(
+        &self,
+        service: &ServiceStatus,
+        backend: &BackendStatus,
+        address: String,
+    ) -> [Cell<'static>; COLUMNS] {
         let rate = self.rate(service, backend);
         let colour = match &*backend.state {
             "up" => Color::Green,
@@ -316,9 +333,9 @@ impl Top {
             _ => Color::Red,
         };
         let check = backend.check.last.clone().unwrap_or_else(|| backend.check.detail.clone());
-        Row::new([
+        [
             Cell::from(format!("  {}", backend.name)),
-            Cell::from(backend.address.to_string()),
+            Cell::from(address),
             Cell::from(backend.state.clone()).style(colour),
             Cell::from(weight(backend)),
             Cell::from(backend.states.map_or("-".into(), |n| n.to_string())),
@@ -326,7 +343,7 @@ impl Top {
             Cell::from(short(rate.bits)),
             Cell::from(short(rate.flows)),
             Cell::from(check),
-        ])
+        ]
     }
 
     fn rate(&self, service: &ServiceStatus, backend: &BackendStatus) -> Rate {
@@ -343,6 +360,28 @@ impl Top {
             most.map(|(reason, rate)| format!("{reason} {}/s", short(*rate))).collect();
         format!("drops: {}", most.join(", "))
     }
+}
+
+/// Warnings in lines of their own, as many as leave half of the terminal to the rest.
+fn warnings(status: &Status, area: Rect, changes: u16) -> Vec<String> {
+    let wide = usize::from(area.width).saturating_sub(2);
+    let mut lines: Vec<String> = Vec::new();
+    for warning in &status.warnings {
+        for (number, line) in wrapped(warning, wide).into_iter().enumerate() {
+            lines.push(format!("{}{line}", if number == 0 { "! " } else { "  " }));
+        }
+    }
+    // A title, three lines of the table, one of drops and one of keys.
+    let room = area.height.saturating_sub(6 + changes).min(area.height / 2);
+    let room = usize::from(room);
+    if lines.len() > room {
+        let more = lines.len() - room.saturating_sub(1);
+        lines.truncate(room.saturating_sub(1));
+        if room > 0 {
+            lines.push(format!("! {more} lines more: weir status"));
+        }
+    }
+    lines
 }
 
 fn title(status: &Status) -> String {
@@ -500,6 +539,46 @@ mod tests {
         press(&mut top, 'd');
         assert_eq!((top.chosen.clone(), press(&mut top, 'y')), (None, Wish::Nothing));
         assert_eq!(press(&mut top, 'q'), Wish::End);
+    }
+
+    #[test]
+    fn addresses_and_ports_are_whole_and_warnings_wrap() {
+        let News::Status(mut seen, _) = status(1000, &["b1", "b2"]) else { unreachable!() };
+        let service = &mut seen.services[0];
+        service.vip = "10.66.0.100".parse().unwrap();
+        service.backends[0].address = "10.66.0.111".parse().unwrap();
+        service.backends[1].address = "10.66.0.112".parse().unwrap();
+        service.backends.iter_mut().for_each(|backend| backend.port = Some(58_080));
+        let words = "answers to clients whose neighbour is not known yet are the kernel's to forward, which takes \
+                     them for forged, and so they wait";
+        seen.warnings = vec![words.into()];
+        let mut top = Top::default();
+        top.hear(News::Status(seen.clone(), Vec::new()), Instant::now());
+        for width in [80, 100, 120, 200] {
+            let shown = picture(&top, width, 24);
+            for words in
+                ["tcp 10.66.0.100 80", "10.66.0.111:58080", "10.66.0.112:58080", "packets/s"]
+            {
+                assert!(shown.contains(words), "{width}: {words}: {shown}");
+            }
+            let letters = |text: &str| -> String {
+                text.chars().filter(|letter| !letter.is_whitespace() && *letter != '"').collect()
+            };
+            assert!(letters(&shown).contains(&letters(words)), "{width}: {shown}");
+        }
+        assert!(picture(&top, 120, 24).contains("connected in 80us"));
+        let service = &mut seen.services[0];
+        service.backends[0].address = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ff11".parse().unwrap();
+        service.backends[1].address = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ff12".parse().unwrap();
+        // More than there is room for.
+        seen.warnings = vec![words.into(); 20];
+        top.hear(News::Status(seen, Vec::new()), Instant::now());
+        let shown = picture(&top, 80, 24);
+        for words in ["ff11]:58080", "ff12]:58080", "[2001:db", "lines more: weir status", "q: end"]
+        {
+            assert!(shown.contains(words), "{words}: {shown}");
+        }
+        assert!(picture(&top, 200, 24).contains("[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ff12]:58080"));
     }
 
     #[test]

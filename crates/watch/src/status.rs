@@ -171,6 +171,10 @@ fn service(text: &mut Text, service: &ServiceStatus) {
     if tunnels {
         header.push("tunnel from");
     }
+    let sources = service.backends.iter().any(|backend| !backend.nat_sources.is_empty());
+    if sources {
+        header.push("comes from");
+    }
     let mut table = table(&header);
     for backend in &service.backends {
         let mut row = vec![
@@ -198,6 +202,10 @@ fn service(text: &mut Text, service: &ServiceStatus) {
                 None => "nowhere".into(),
             });
             row.push(from.unwrap_or_else(|| "-".into()));
+        }
+        if sources {
+            let own: Vec<String> = backend.nat_sources.iter().map(ToString::to_string).collect();
+            row.push(if own.is_empty() { "all".into() } else { own.join(", ") });
         }
         table.add_row(row);
     }

@@ -238,7 +238,7 @@ impl Stage<'_> {
     /// Gives the balancer another file, with so many services.
     pub(super) fn configure(&self, services: u32) -> Result<()> {
         let text = |name: &str, run: &Path| config(name, run, self.pki, self.agents, services);
-        self.instance.reload(text, self.request.patience)
+        self.instance.follow(text, self.request.patience)
     }
 
     /// Waits for something that the balancer says.

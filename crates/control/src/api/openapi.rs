@@ -269,7 +269,7 @@ impl Route {
 
 fn path_parameter(name: &str) -> Value {
     let schema = match name {
-        "number" => json!({ "type": "integer", "minimum": 0 }),
+        "number" => json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX }),
         _ => json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$" }),
     };
     json!({ "name": name, "in": "path", "required": true, "schema": schema })

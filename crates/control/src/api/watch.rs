@@ -39,6 +39,8 @@ pub(super) struct WatchQuery {
     #[schemars(range(max = 60))]
     interval: Option<u8>,
     /// Begin with the events after this number; if it is not said, with those that come.
+    #[serde(deserialize_with = "super::whole")]
+    #[schemars(range(max = u64::MAX))]
     after: Option<u64>,
 }
 
@@ -58,6 +60,8 @@ pub(super) enum WatchLine {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EventQuery {
     /// Those after this number; all that are kept if it is not said.
+    #[serde(deserialize_with = "super::whole")]
+    #[schemars(range(max = u64::MAX))]
     after: Option<u64>,
 }
 

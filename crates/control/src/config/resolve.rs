@@ -135,12 +135,17 @@ fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
     }
 }
 
-fn service(given: validate::Service) -> Service {
-    let idle = match given.protocol {
+/// `idle_timeout` of a service that does not say it.
+pub(crate) fn usual_idle_timeout(protocol: Protocol) -> Duration {
+    match protocol {
         // An association without data sends heartbeats (RFC 9260 section 8.3), so this is long enough.
         Protocol::Tcp | Protocol::Sctp => IDLE_TCP,
         Protocol::Udp => IDLE_UDP,
-    };
+    }
+}
+
+fn service(given: validate::Service) -> Service {
+    let idle = usual_idle_timeout(given.protocol);
     Service {
         name: given.name,
         vip: given.vips.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |vip| vip.address),

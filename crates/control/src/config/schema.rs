@@ -105,7 +105,9 @@ fn balancer(object: &mut Value) {
     range(object, &["icmp_per_second", "resets_per_second"], 0, 1_000_000);
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
-    range(object, &["follow_flows"], 0, 65_536);
+    // None, or a power of two.
+    let one_in: Vec<u32> = [0].into_iter().chain((0..=16).map(|bits| 1_u32 << bits)).collect();
+    add(object, "follow_flows", json!({ "enum": one_in }));
     add(object, "nat_sources", json!({ "uniqueItems": true }));
     add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
 }

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::{Finding, read};
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::neigh;
 
-pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
+/// `running`: backends that are not in the configuration, with their services' names.
+pub(super) fn examine(config: &Config, running: &[(String, Backend)], findings: &mut Vec<Finding>) {
     translated(config, findings);
-    sources(config, findings);
+    sources(config, running, findings);
     for (ipv4, file, setting) in [
         (true, "/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
@@ -62,7 +63,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     format!(
                         "ip addr del {local}/32, with a route to it at the router; or \
                          sysctl -w net.ipv4.conf.{}.accept_local=1",
-                        out.name
+                        out.name.replace('.', "/")
                     ),
                 ));
             }
@@ -71,7 +72,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
 }
 
 /// Answers of backends under full NAT come to addresses of this host, on ports that are nobody else's.
-fn sources(config: &Config, findings: &mut Vec<Finding>) {
+fn sources(config: &Config, running: &[(String, Backend)], findings: &mut Vec<Finding>) {
     let Some(service) = config.services.iter().find(|service| service.forward.is_full_nat()) else {
         return;
     };
@@ -100,7 +101,7 @@ fn sources(config: &Config, findings: &mut Vec<Finding>) {
             ));
         }
     }
-    elsewhere(config, &own, findings);
+    elsewhere(config, running, &own, findings);
     let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().filter_map(|word| word.parse::<u16>().ok());
     if let (Some(from), Some(to)) = (ends.next(), ends.next())
@@ -121,7 +122,12 @@ fn sources(config: &Config, findings: &mut Vec<Finding>) {
 
 /// A connection's source is any of those of its family: one that is on another of the balancer's interfaces than the way
 /// to a backend is perhaps in a network that the backend has no route to.
-fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>) {
+fn elsewhere(
+    config: &Config,
+    running: &[(String, Backend)],
+    own: &[(u32, IpAddr)],
+    findings: &mut Vec<Finding>,
+) {
     let links = neigh::interfaces().unwrap_or_default();
     let taken = neigh::with_above(&config.balancer.interfaces, &links);
     let name_of = |index: u32| links.iter().find(|link| link.index == index).map(|link| &link.name);
@@ -131,7 +137,11 @@ fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>
     });
     let sources: Vec<_> = sources.collect();
     let services = config.services.iter().filter(|service| service.forward.is_full_nat());
-    for backend in services.flat_map(|service| &service.backends) {
+    let all = services.flat_map(|service| {
+        let found = running.iter().filter(move |(name, _)| *name == service.name);
+        service.backends.iter().chain(found.map(|(_, one)| one))
+    });
+    for backend in all {
         let some = Some(&backend.nat_sources).filter(|own| !own.is_empty());
         let Ok(way) = neigh::route(backend.address) else { continue };
         // Who is behind a router has routes.
@@ -147,9 +157,9 @@ fn elsewhere(config: &Config, own: &[(u32, IpAddr)], findings: &mut Vec<Finding>
         findings.push(Finding::warn(
             "sources",
             format!(
-                "connections come to backend {:?} from {address}, too, which is on {interface}: unless it has a route \
-                 there, those do not come about",
-                backend.name
+                "connections come to backend {:?} of service {:?} from {address}, too, which is on {interface}: unless \
+                 it has a route there, those do not come about",
+                backend.name, service.name
             ),
             format!(
                 "a route to {address} on the backend; or nat_sources of the backend, without it; or one of \
@@ -242,7 +252,8 @@ fn listening(line: &str, protocol: &'static str) -> Option<Listening> {
     Some(Listening { address, port: u16::from_str_radix(port, 16).ok()?, protocol })
 }
 
-fn accepts_local(interface: &str) -> bool {
+/// Whether the kernel takes packets that come by an interface from an address of this host.
+pub(crate) fn accepts_local(interface: &str) -> bool {
     let on = |name: &str| read(&format!("/proc/sys/net/ipv4/conf/{name}/accept_local"));
     ["all", interface].into_iter().any(|name| on(name).is_some_and(|value| value != "0"))
 }

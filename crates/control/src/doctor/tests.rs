@@ -1,4 +1,4 @@
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 
 use super::*;
 use crate::config::XdpMode;
@@ -441,7 +441,7 @@ fn answers_are_forwarded_or_go_nowhere() {
     let ask = |method: &str| {
         let text = CONFIG.replace("port = 80", &format!("port = 80\nmethod = {method:?}"));
         let mut findings = Vec::new();
-        answers::examine(&Config::parse(&text, "weir.toml").unwrap(), &mut findings);
+        answers::examine(&Config::parse(&text, "weir.toml").unwrap(), &[], &mut findings);
         findings.len()
     };
     assert_eq!((ask("concury"), ask("tracked")), (0, 0));
@@ -449,6 +449,36 @@ fn answers_are_forwarded_or_go_nowhere() {
     let text = "port = 80\nmethod = \"cheetah\"\nanswers = \"backend\"";
     let direct = Config::parse(&CONFIG.replace("port = 80", text), "weir.toml").unwrap();
     let mut findings = Vec::new();
-    answers::examine(&direct, &mut findings);
+    answers::examine(&direct, &[], &mut findings);
     assert_eq!(findings.len(), 0, "its answers do not pass");
+}
+
+/// What a file does not name is taken from the instance, but for what leaves.
+#[test]
+fn backends_that_run_beside_the_file_are_looked_at_too() {
+    let config = Config::parse(CONFIG, "weir.toml").unwrap();
+    let service = &config.services[0];
+    let backend = |name: &str, leaving: bool| {
+        serde_json::json!({ "name": name, "number": 1, "address": "10.0.0.77", "weight": 1, "state": "up",
+            "leaving": leaving, "nat_sources": ["10.0.0.2"], "check": { "up": true, "detail": "assumed" },
+            "states": 0, "packets": 0, "bytes": 0, "flows": 0 })
+    };
+    let known = service.backends[0].name.as_str();
+    let backends = [backend(known, false), backend("added", false), backend("gone", true)];
+    let service = |name: &str| {
+        serde_json::json!({ "name": name, "number": 0, "vip": "10.0.0.1", "protocol": "tcp", "port": 80,
+            "method": "concury", "affinity": "flow", "generation": 4, "digest": "", "states": 0,
+            "published_states": 0, "refused_states": 0, "table_bytes": 1, "control_bytes": 1,
+            "last_update_ms": null, "backends": backends })
+    };
+    let services = [service(&config.services[0].name), service("unknown")];
+    let status = serde_json::json!({ "name": "weir", "version": "0", "pid": 1, "uptime_seconds": 5,
+        "resumed": false, "interfaces": [], "warnings": [], "services": services, "outcomes": [],
+        "unrecorded_flows": 0, "reports": 0, "pending_flows": 0, "table_bytes_used": 0, "table_bytes": 0 });
+    let status = serde_json::from_value(status).unwrap();
+    let name = config.services[0].name.clone();
+    let input = DoctorInput::new(config).beside(&status);
+    let [(service, added)] = &input.running[..] else { panic!("{:?}", input.running) };
+    assert_eq!((service, added.name.as_str()), (&name, "added"));
+    assert_eq!(added.nat_sources, ["10.0.0.2".parse::<IpAddr>().unwrap()]);
 }

@@ -3,7 +3,7 @@
 //! as this host knows; that stands in the data plane for each backend, and follows the kernel's routes, so that nobody
 //! has to be asked for a route again.
 
-use super::reload::words::in_words;
+use super::reload::words::breaking_in_words;
 use super::service::{PoolMember, ServiceRuntime};
 use super::{Engine, pin_directory};
 use crate::config::{Config, Service};
@@ -67,7 +67,7 @@ impl<P: Plane> Engine<P> {
                 backends_of(backends),
                 named(&services),
                 by.join(" and "),
-                in_words(open, "breaks", "break")
+                breaking_in_words(open)
             )
         })
     }

@@ -278,7 +278,12 @@ impl<P: Plane> Engine<P> {
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
-                let what = format!("service {}: {why}; {}", wanted.name, self.breaking(now));
+                // What is done breaks those that are there; what is refused would break others, too.
+                let which = match breaking {
+                    true => words::in_words(self.count_known(now), "breaks", "break"),
+                    false => self.breaking(now),
+                };
+                let what = format!("service {}: {why}; {which}", wanted.name);
                 if breaking {
                     notes.push(what);
                 } else {

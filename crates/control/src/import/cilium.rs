@@ -8,6 +8,7 @@ use marked_yaml::types::{MarkedMappingNode, MarkedSequenceNode};
 use marked_yaml::{LoadError, Marker, Node, parse_yaml};
 
 use super::draft::{Backend, Check, Draft, Service, quoted};
+use super::keepalived::persistence;
 use super::{ImportError, Note};
 use crate::config::Protocol;
 
@@ -265,11 +266,12 @@ fn settings(spec: &MarkedMappingNode, draft: &mut Draft) -> Vec<String> {
             spec.get_mapping("sessionAffinityConfig").and_then(|map| map.get_mapping("clientIP"));
         let seconds =
             config.and_then(|map| number(map, "timeoutSeconds")).unwrap_or(AFFINITY_SECONDS);
-        lines.push("affinity = \"client\"".into());
-        lines.push(format!(
-            "idle_timeout = {}",
-            quoted(&format!("{}s", seconds.clamp(1, 2_592_000)))
-        ));
+        // Of TCP it is the longest.
+        let (kept, text) = persistence(seconds, Protocol::Tcp, "timeoutSeconds");
+        lines.extend(kept);
+        if let Some(config) = config {
+            draft.note(line_of(config.span()), text);
+        }
     }
     let ranges = words(spec, "loadBalancerSourceRanges");
     if !ranges.is_empty() {

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::draft::{Backend, Check, Draft, Service, quoted};
-use super::keepalived::{Kind, schedule};
+use super::draft::{Backend, Check, Draft, Service};
+use super::keepalived::{Kind, persistence, schedule};
 use super::{ImportError, Note};
 use crate::config::Protocol;
 
@@ -78,11 +78,9 @@ fn add_service(draft: &mut Draft, (number, text): (usize, &str), line: &Line, en
     let by_client = line.persistent.is_some();
     settings.extend(schedule(scheduler, by_client, &mut |text| draft.note(number, text)));
     if let Some(seconds) = line.persistent {
-        settings.push("affinity = \"client\"".into());
-        settings.push(format!(
-            "idle_timeout = {}",
-            quoted(&format!("{}s", seconds.clamp(1, 2_592_000)))
-        ));
+        let (lines, text) = persistence(seconds, protocol, "-p");
+        settings.extend(lines);
+        draft.note(number, text);
     }
     draft.add(Service {
         line: number,

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::ImportError;
 use super::draft::{Backend, Check, Draft, Fields, MOST_SERVICES, Service, quoted, seconds};
-use crate::config::{Protocol, is_interface_name};
+use crate::config::{Protocol, is_interface_name, usual_idle_timeout};
 use words::Item;
 
 /// How IPVS reaches its servers.
@@ -62,12 +62,55 @@ fn vrrp(item: &Item, draft: &mut Draft) {
                 let keepalived go on with VRRP alone";
     draft.note(item.line, text);
     for interface in item.items.iter().filter(|one| one.is("interface")) {
+        further(interface, Some(1), draft);
         let name = interface.word(1).to_owned();
         if !is_interface_name(&name) {
             draft.note(interface.line, format!("{name:?} is not an interface name"));
         } else if !draft.interfaces.contains(&name) {
             draft.interfaces.push(name);
         }
+    }
+}
+
+/// Notes what stands on a line behind the values that are read of it; none: all are.
+fn further(item: &Item, values: Option<usize>, draft: &mut Draft) {
+    if let Some(more) = values.and_then(|values| item.beyond(values)) {
+        let name = item.word(0);
+        draft.note(
+            item.line,
+            format!("{name}: what follows on its line is not read ({more}); a setting has a line of its own"),
+        );
+    }
+}
+
+/// How many values of a setting of a virtual server are read; none: as many as there are.
+fn values_of(item: &Item) -> Option<usize> {
+    match item.word(0) {
+        "delay_loop"
+        | "lb_algo"
+        | "lvs_sched"
+        | "protocol"
+        | "persistence_timeout"
+        | "virtualhost"
+        | "retry"
+        | "connect_timeout"
+        | "weight" => Some(1),
+        "real_server" | "sorry_server" => Some(2),
+        "lb_kind" | "lvs_method" => {
+            // Options of tunnels come in pairs, but for the one of checksums that weir does not make either.
+            let options = item.words.get(2..).unwrap_or_default();
+            let mut read = 0;
+            while let Some(option) = options.get(read) {
+                read += match option.as_str() {
+                    "type" | "port" => 2,
+                    "nocsum" => 1,
+                    _ => break,
+                };
+            }
+            Some(1 + read)
+        }
+        "inhibit_on_failure" => Some(0),
+        _ => None,
     }
 }
 
@@ -86,6 +129,7 @@ struct Settings {
 type Groups<'a> = HashMap<&'a str, Vec<End>>;
 
 fn virtual_server(item: &Item, groups: &Groups<'_>, draft: &mut Draft) {
+    further(item, Some(2), draft);
     let ends = match item.word(1) {
         "fwmark" => {
             draft.note(
@@ -166,15 +210,22 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
         retries: None,
         timeout: None,
     };
-    let (mut scheduler, mut persistent, mut tunnel) = ("wlc", None, "ipip");
+    // Each with its line, or that of the virtual server where nothing is said.
+    let (mut scheduler, mut kind_line) = (("wlc", item.line), item.line);
+    let (mut persistent, mut tunnel) = (None, "ipip");
     let mut tunnel_port = None;
     for one in &item.items {
+        // Those of real servers are looked at with them.
+        if !one.is("real_server") {
+            further(one, values_of(one), draft);
+        }
         let number = || one.word(1).parse::<f64>().ok().filter(|number| number.is_finite());
         match one.word(0) {
             "real_server" => {}
             "delay_loop" => all.interval = number(),
-            "lb_algo" | "lvs_sched" => scheduler = one.word(1),
+            "lb_algo" | "lvs_sched" => scheduler = (one.word(1), one.line),
             "lb_kind" | "lvs_method" => {
+                kind_line = one.line;
                 all.kind = match one.word(1).to_ascii_uppercase().as_str() {
                     "DR" => Kind::Direct,
                     "TUN" => Kind::Tunnel,
@@ -199,7 +250,7 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
                     return None;
                 }
             },
-            "persistence_timeout" => persistent = Some(number().unwrap_or(360.0)),
+            "persistence_timeout" => persistent = Some((number().unwrap_or(360.0), one.line)),
             "virtualhost" => all.host = Some(one.word(1).to_owned()),
             "retry" => all.retries = one.word(1).parse().ok(),
             "connect_timeout" => all.timeout = number(),
@@ -210,18 +261,19 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
     }
     if all.protocol == Protocol::Sctp && all.kind == Kind::Nat {
         draft.note(
-            item.line,
+            kind_line,
             "NAT: weir does not translate SCTP, only DR and TUN go with it; left out",
         );
         return None;
     }
     let by_client = persistent.is_some();
-    let scheduled = schedule(scheduler, by_client, &mut |text| draft.note(item.line, text));
+    let (scheduler, line) = scheduler;
+    let scheduled = schedule(scheduler, by_client, &mut |text| draft.note(line, text));
     all.lines.extend(scheduled);
-    if let Some(persistent) = persistent {
-        all.lines.push("affinity = \"client\"".into());
-        let persistent = persistent.clamp(1.0, 2_592_000.0) as u64;
-        all.lines.push(format!("idle_timeout = {}", quoted(&format!("{persistent}s"))));
+    if let Some((seconds, line)) = persistent {
+        let (lines, text) = persistence(seconds as u64, all.protocol, "persistence_timeout");
+        all.lines.extend(lines);
+        draft.note(line, text);
     }
     let forward = match all.kind {
         Kind::Direct => "l2",
@@ -236,6 +288,22 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
         all.lines.push(format!("tunnel_port = {port}"));
     }
     Some(all)
+}
+
+/// The settings that keep clients where they are, and in what they differ. `idle_timeout` is of connections, too: so it is
+/// never less than the usual one, whatever is said of clients.
+pub(super) fn persistence(seconds: u64, protocol: Protocol, said: &str) -> (Vec<String>, String) {
+    let usual = usual_idle_timeout(protocol).as_secs();
+    let mut lines = vec!["affinity = \"client\"".to_owned()];
+    let own = seconds.min(2_592_000).max(usual);
+    if own > usual {
+        lines.push(format!("idle_timeout = {}", quoted(&format!("{own}s"))));
+    }
+    let text = format!(
+        "{said} {seconds}: a client is forgotten when it was silent for idle_timeout ({own} s), not {seconds} s after its \
+         last connection; so are connections, and that is why it is not shortened"
+    );
+    (lines, text)
 }
 
 /// The method that stands for a scheduler of IPVS, as settings.
@@ -289,6 +357,7 @@ fn ends_of(group: &Item, draft: &mut Draft) -> Vec<End> {
             draft.note(item.line, "a firewall mark: weir has services by address only");
             continue;
         }
+        further(item, Some(1), draft);
         ends.extend(ends_of_words(&item.words, item.line, draft));
         if ends.len() > MOST_SERVICES {
             draft
@@ -336,6 +405,7 @@ fn backends(item: &Item, settings: &Settings, draft: &mut Draft) -> Vec<Backend>
             continue;
         };
         let port = server.word(2).parse::<u16>().ok().filter(|port| *port > 0);
+        further(server, Some(2), draft);
         let mut backend = Backend {
             line: server.line,
             address,
@@ -346,6 +416,7 @@ fn backends(item: &Item, settings: &Settings, draft: &mut Draft) -> Vec<Backend>
             check: Check::Off,
         };
         for one in &server.items {
+            further(one, values_of(one), draft);
             match one.word(0) {
                 "weight" => match one.word(1).parse::<u32>() {
                     Ok(weight) => backend.weight = Some(weight.min(65_535)),

@@ -101,7 +101,7 @@ fn virtual_servers_of_keepalived_become_services() {
     assert_eq!(config.balancer.interfaces, ["eth1"]);
     let [secure, dns, web6, time] = &config.services[..] else { panic!("{}", imported.text) };
     assert_eq!((secure.vip.to_string(), secure.port), ("192.0.2.80".into(), Some(443)));
-    assert_eq!((secure.forward, secure.idle_timeout.as_secs()), (Forward::L2, 50));
+    assert_eq!((secure.forward, secure.idle_timeout.as_secs()), (Forward::L2, 8100));
     assert_eq!(secure.affinity, crate::config::Affinity::Client);
     let [first, second, sorry] = &secure.backends[..] else { panic!("{}", imported.text) };
     assert!(sorry.backup && !first.backup && secure.check_of(sorry).is_none());
@@ -133,12 +133,14 @@ fn virtual_servers_of_keepalived_become_services() {
         (2, "global_defs"),
         (5, "no VRRP"),
         (11, "firewall mark"),
+        (16, "scheduler wlc"),
+        (18, "persistence_timeout 50"),
         (24, "inhibit_on_failure"),
         (28, "digest"),
         (31, "delay_before_retry"),
         (38, "one check"),
         (45, "quorum"),
-        (58, "weir hashes addresses and ports"),
+        (59, "weir hashes addresses and ports"),
         (62, "is there already"),
         (63, "is not of the family"),
         (65, "firewall mark"),
@@ -146,6 +148,120 @@ fn virtual_servers_of_keepalived_become_services() {
     ] {
         noted(&imported, line, words);
     }
+}
+
+/// What is said of clients does not make connections forgotten that are silent for less than others may be.
+#[test]
+fn clients_stay_together_and_no_connection_is_forgotten_sooner() {
+    for (there, protocol, seconds) in [
+        ("50", "TCP", 8100),
+        ("", "TCP", 8100),
+        ("10000", "TCP", 10_000),
+        ("50", "UDP", 120),
+        ("300", "UDP", 300),
+    ] {
+        let text = format!(
+            "virtual_server 10.0.0.1 80 {{\n lb_kind DR\n persistence_timeout {there}\n protocol {protocol}\n\
+             real_server 10.0.0.2 80 {{ }}\n}}\n"
+        );
+        let (imported, config) = good(Form::Keepalived, &text);
+        let service = &config.services[0];
+        let found = (service.affinity, service.idle_timeout.as_secs());
+        assert_eq!(found, (crate::config::Affinity::Client, seconds), "{text}");
+        noted(&imported, 3, "is forgotten when it was silent for");
+    }
+    let text = "-A -t 10.0.0.1:80 -s sh -p 50\n-a -t 10.0.0.1:80 -r 10.0.0.2:80 -g\n";
+    let (imported, config) = good(Form::Ipvs, text);
+    assert_eq!(config.services[0].idle_timeout.as_secs(), 8100);
+    noted(&imported, 1, "-p 50");
+    let short = CILIUM.replace(
+        "sessionAffinity: ClientIP",
+        "sessionAffinity: ClientIP\n      sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}",
+    );
+    let (imported, config) = good(Form::Cilium, &short);
+    assert_eq!(config.services[0].idle_timeout.as_secs(), 8100);
+    noted(&imported, 6, "timeoutSeconds 60");
+}
+
+#[test]
+fn commands_of_checks_are_taken_apart_as_by_a_shell() {
+    let command = |path: &str| {
+        let text = format!(
+            "virtual_server 10.0.0.1 80 {{\n lb_kind DR\n real_server 10.0.0.2 80 {{ MISC_CHECK {{\n\
+             misc_path {path}\n}} }}\n}}\n"
+        );
+        let (imported, config) = good(Form::Keepalived, &text);
+        let service = &config.services[0];
+        match service.check_of(&service.backends[0]).map(|check| &check.what) {
+            Some(What::Script(script)) => script.command.clone(),
+            None => {
+                noted(&imported, 4, "a quotation mark in it is not closed");
+                Vec::new()
+            }
+            other => panic!("{path}: {other:?}"),
+        }
+    };
+    for (path, words) in [
+        ("/usr/bin/check a  b", &["/usr/bin/check", "a", "b"][..]),
+        (r#""/usr/bin/check 'a b' c""#, &["/usr/bin/check", "a b", "c"]),
+        ("/usr/bin/check 'a b' c", &["/usr/bin/check", "a b", "c"]),
+        (r#"/usr/bin/check "a b" c"#, &["/usr/bin/check", "a b", "c"]),
+        (r#""/usr/bin/check \"a 'b'\" ''""#, &["/usr/bin/check", "a 'b'", ""]),
+        (r"/usr/bin/check a\ b", &["/usr/bin/check", "a b"]),
+        ("\"/usr/bin/check 'a b\"", &[]),
+        ("/usr/bin/check 'a b", &[]),
+    ] {
+        assert_eq!(command(path), words, "{path}");
+    }
+}
+
+#[test]
+fn a_check_has_the_virtual_host_that_is_said_closest_to_it() {
+    for (of_check, of_url, host) in [
+        ("", "", "server.example"),
+        ("virtualhost check.example\n", "", "check.example"),
+        ("virtualhost check.example\n", "virtualhost url.example\n", "url.example"),
+        ("", "virtualhost url.example\n", "url.example"),
+    ] {
+        let text = format!(
+            "virtual_server 10.0.0.1 80 {{\n lb_kind DR\n virtualhost server.example\n\
+             real_server 10.0.0.2 80 {{ HTTP_GET {{\n{of_check}url {{ path /\n{of_url}}} }} }}\n}}\n"
+        );
+        let (imported, config) = good(Form::Keepalived, &text);
+        let service = &config.services[0];
+        let check = service.check_of(&service.backends[0]).unwrap();
+        let What::Http(http) = &check.what else { panic!("{check:?}") };
+        assert_eq!(http.host.as_deref(), Some(host), "{}", imported.text);
+        assert!(!imported.text.contains("virtualhost:"), "{}", imported.text);
+    }
+    let text = "virtual_server 10.0.0.1 80 {\n lb_kind DR\n real_server 10.0.0.2 80 { TCP_CHECK {\n\
+                virtualhost a.example\n} }\n}\n";
+    noted(&good(Form::Keepalived, text).0, 4, "virtualhost: weir's checks have nothing like it");
+}
+
+/// Nothing that stands in a file is left out in silence.
+#[test]
+fn what_follows_on_a_line_is_noted() {
+    let text = "virtual_server 10.0.0.1 80 lb_algo rr {\n lb_kind NAT protocol UDP\n lb_algo rr delay_loop 3\n\
+                real_server 10.0.0.2 8080 weight 3 {\n weight 2 weight 4\n TCP_CHECK {\n\
+                connect_timeout 3 retry 2\n}\n}\n sorry_server 10.0.0.3 80 inhibit\n}\n\
+                virtual_server 10.0.0.4 80 {\n lb_kind TUN type gue port 6080 nocsum\n\
+                real_server 10.0.0.2 80 { HTTP_GET {\n url { path / status_code 200\n} } }\n}\n";
+    let (imported, config) = good(Form::Keepalived, text);
+    assert_eq!((config.services.len(), config.services[0].protocol), (2, Protocol::Tcp));
+    for (line, words) in [
+        (1, "(lb_algo rr)"),
+        (2, "lb_kind: what follows on its line is not read (protocol UDP)"),
+        (3, "(delay_loop 3)"),
+        (4, "(weight 3)"),
+        (5, "(weight 4)"),
+        (7, "(retry 2)"),
+        (10, "(inhibit)"),
+        (15, "(status_code 200)"),
+    ] {
+        noted(&imported, line, words);
+    }
+    assert!(imported.notes.iter().all(|note| note.line != 13), "{:#?}", imported.notes);
 }
 
 #[test]
@@ -163,11 +279,13 @@ fn tables_of_ipvs_become_services() {
     assert_eq!((web.method.name(), web.forward), ("tracked", Forward::L2));
     assert_eq!(web.backends.iter().map(|one| one.weight).collect::<Vec<_>>(), [2, 0]);
     assert_eq!((dns.forward, dns.check.is_none()), (Forward::Gue(6080), true));
+    assert_eq!(dns.idle_timeout.as_secs(), 300);
     assert_eq!((nat.backends[0].port, nat.backends[0].weight), (Some(8080), 65_535));
     for (line, words) in [
         (3, "-x 100"),
         (4, "another way"),
         (5, "-M 64"),
+        (5, "-p 300"),
         (7, "firewall mark"),
         (9, "with -n"),
         (10, "health checks"),
@@ -234,7 +352,7 @@ fn services_of_sctp_are_taken_over_but_under_nat() {
     assert_eq!((diameter.protocol, diameter.forward), (Protocol::Sctp, Forward::L2));
     let port = |at: usize| diameter.check_of(&diameter.backends[at]).map(|check| check.port);
     assert_eq!([port(0), port(1), port(2)], [Some(22), Some(3868), None]);
-    noted(&imported, 8, "weir does not translate SCTP");
+    noted(&imported, 9, "weir does not translate SCTP");
 
     let text = "-A --sctp-service 10.0.0.1:3868 -s rr\n\
                 -a --sctp-service 10.0.0.1:3868 -r 10.0.0.11:3868 -i -w 1\n\

@@ -17,14 +17,25 @@ pub fn there_already(path: &Path) -> anyhow::Error {
     EngineError::Conflict(words).into()
 }
 
-/// Writes a file that is not there yet: whole, or not at all.
+/// Writes a file that is not there yet: whole, or not at all. The folder of the `usual` one is made if there is none;
+/// elsewhere that is a slip of whoever has typed it.
 ///
 /// # Errors
-/// What [`there_already`] says of one that is there; and whatever the system says.
-pub fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
+/// What [`there_already`] says of one that is there; that there is no such folder; and whatever the system says.
+pub fn write_new(path: &Path, usual: &Path, text: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;
+        if path == usual {
+            DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;
+        } else if !parent.is_dir() {
+            let parent = parent.display();
+            let words = format!(
+                "cannot write {}: there is no directory {parent}; make it (mkdir -p {parent}), or give --output \
+                 another file",
+                path.display()
+            );
+            return Err(EngineError::Invalid(words).into());
+        }
     }
     // Keys may come into it later.
     write_once(path, text.as_bytes(), 0o640)
@@ -60,10 +71,20 @@ mod tests {
     fn a_file_that_is_there_stays_as_it_is() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("made/weir.toml");
-        write_new(&path, "one").unwrap();
-        let refused = write_new(&path, "two").unwrap_err();
+        write_new(&path, &path, "one").unwrap();
+        let refused = write_new(&path, &path, "two").unwrap_err();
         assert!(matches!(refused.downcast_ref(), Some(EngineError::Conflict(_))), "{refused}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+    }
+
+    #[test]
+    fn only_the_usual_folder_is_made() {
+        let home = tempfile::tempdir().unwrap();
+        let (usual, path) = (home.path().join("weir.toml"), home.path().join("no/such/weir.toml"));
+        let refused = write_new(&path, &usual, "one").unwrap_err();
+        let words = format!("there is no directory {}", home.path().join("no/such").display());
+        assert!(refused.to_string().contains(&words), "{refused}");
+        assert!(!home.path().join("no").exists());
     }
 
     #[test]

@@ -156,22 +156,28 @@ impl<P: Plane> Engine<P> {
 
     /// How many connections of a service break.
     pub(super) fn breaking(&self, service: &ServiceRuntime) -> String {
-        self.known(service, "breaks", "break")
+        breaking_in_words(self.count_known(service))
     }
 
     /// How many end with it.
     pub(super) fn ending(&self, service: &ServiceRuntime) -> String {
-        self.known(service, "ends", "end")
+        in_words(self.count_known(service), "ends", "end")
     }
+}
 
-    /// What those that are known do, one or several.
-    fn known(&self, service: &ServiceRuntime, one: &str, several: &str) -> String {
-        in_words(self.count_known(service), one, several)
+/// That so many connections break; none if nobody knows how many there are. It is said of what is refused, which has a
+/// reason where there are none at the moment, too.
+pub(in crate::engine) fn breaking_in_words(count: Option<usize>) -> String {
+    match count {
+        Some(0) => {
+            "no connection is known now, but those that begin before it is done break".into()
+        }
+        count => in_words(count, "breaks", "break"),
     }
 }
 
 /// What so many connections do, one or several; none if nobody knows how many there are.
-pub(in crate::engine) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
+pub(super) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
     match count {
         Some(1) => format!("1 known connection {one}"),
         Some(n) => format!("{n} known connections {several}"),

@@ -72,7 +72,7 @@ fn an_interface_by_which_answers_come_is_given_up_only_if_that_is_meant() {
     let refused =
         world.engine.reload_as(without.clone(), false).expect_err("it breaks connections");
     let refused = refused.to_string();
-    assert!(refused.contains(words) && refused.contains("known connections break"), "{refused}");
+    assert!(refused.contains(words) && refused.contains("no connection is known now"), "{refused}");
     assert!(refused.contains("--break-connections does it all the same"), "{refused}");
     assert_eq!(world.engine.config.balancer.interfaces, ["lo", "eth1"]);
     assert_eq!(world.engine.plane.attached, ["lo", "eth1"]);

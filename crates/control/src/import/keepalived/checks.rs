@@ -2,7 +2,7 @@
 
 use super::super::draft::{Check, Draft, Fields, quoted, seconds};
 use super::Settings;
-use super::words::Item;
+use super::words::{self, Item};
 
 /// Whether a block of a real server is a check.
 pub(super) fn is_check(name: &str) -> bool {
@@ -57,13 +57,19 @@ pub(super) fn check(item: &Item, settings: &Settings, draft: &mut Draft) -> Chec
 fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft) {
     let mut retries = settings.retries;
     let mut timeout = settings.timeout;
+    let mut said = item.line;
+    let is_http = matches!(item.word(0), "HTTP_GET" | "SSL_GET");
     for one in &item.items {
+        super::further(one, values_of(one.word(0)), draft);
         match one.word(0) {
             "connect_port" => match one.word(1).parse::<u16>() {
                 Ok(port) if port > 0 => drop(fields.insert("port", port.to_string())),
                 _ => draft.note(one.line, format!("{:?} is no port", one.word(1))),
             },
-            "connect_timeout" | "misc_timeout" => timeout = one.word(1).parse().ok().or(timeout),
+            "connect_timeout" | "misc_timeout" => {
+                timeout = one.word(1).parse().ok().or(timeout);
+                said = one.line;
+            }
             "retry" | "nb_get_retry" => retries = one.word(1).parse().ok().or(retries),
             "delay_before_retry" => {
                 draft.note(one.line, "delay_before_retry: weir asks again after the interval");
@@ -73,6 +79,7 @@ fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Dra
             }
             "url" | "type" | "name" | "misc_path" | "user" | "misc_dynamic" | "enable_sni"
             | "payload" | "require_reply" | "min_reply_length" | "max_reply_length" => {}
+            "virtualhost" if is_http => {}
             other => draft.note(one.line, format!("{other}: weir's checks have nothing like it")),
         }
     }
@@ -84,7 +91,7 @@ fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Dra
     } else {
         let text =
             format!("a timeout of {timeout} s is not less than the interval: half of that it is");
-        draft.note(item.line, text);
+        draft.note(said, text);
         fields.insert("timeout", seconds(interval / 2.0));
     }
     if let Some(retries) = retries {
@@ -92,13 +99,26 @@ fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Dra
     }
 }
 
+/// How many values of a setting of a check are read; none: as many as there are.
+fn values_of(name: &str) -> Option<usize> {
+    match name {
+        "connect_port" | "connect_timeout" | "misc_timeout" | "retry" | "nb_get_retry"
+        | "virtualhost" | "type" | "name" | "path" => Some(1),
+        "url" | "misc_dynamic" => Some(0),
+        _ => None,
+    }
+}
+
 fn http(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft) {
-    let mut host = settings.host.clone();
+    // The narrowest one holds.
+    let own = item.all("virtualhost").last().map(|one| one.word(1).to_owned());
+    let mut host = own.or_else(|| settings.host.clone());
     let urls: Vec<&Item> = item.all("url").collect();
     for more in urls.iter().skip(1) {
         draft.note(more.line, "url: a check asks for one page; the first stays");
     }
     for one in urls.first().iter().flat_map(|url| &url.items) {
+        super::further(one, values_of(one.word(0)), draft);
         match one.word(0) {
             "path" => drop(fields.insert("path", quoted(one.word(1)))),
             "virtualhost" => host = Some(one.word(1).to_owned()),
@@ -124,14 +144,16 @@ fn http(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft
 
 fn dns(item: &Item, fields: &mut Fields, draft: &mut Draft) {
     const RECORDS: [&str; 9] = ["A", "AAAA", "NS", "SOA", "CNAME", "PTR", "MX", "TXT", "SRV"];
-    let said = |name: &str| item.items.iter().find(|one| one.is(name)).map(|one| one.word(1));
+    let find = |name: &str| item.items.iter().find(|one| one.is(name));
+    let said = |name: &str| find(name).map(|one| one.word(1));
     let record = said("type").unwrap_or("SOA").to_ascii_uppercase();
     fields.insert("type", quoted("dns"));
     fields.insert("query", quoted(said("name").unwrap_or(".")));
     if RECORDS.contains(&&*record) {
         fields.insert("record", quoted(&record));
     } else {
-        draft.note(item.line, format!("type {record}: weir asks for A"));
+        let line = find("type").map_or(item.line, |one| one.line);
+        draft.note(line, format!("type {record}: weir asks for A"));
     }
 }
 
@@ -177,15 +199,37 @@ fn udp(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
     true
 }
 
+/// The words of a script's path and arguments. In quotation marks the arguments are part of the one value.
+fn script_words(path: &Item) -> Option<Vec<String>> {
+    let text = match path.values() {
+        [whole] => whole.clone(),
+        several => {
+            // One with a blank was in quotation marks, which are gone.
+            let whole = |word: &String| match word.contains(char::is_whitespace) {
+                true => words::as_one(word),
+                false => word.clone(),
+            };
+            several.iter().map(whole).collect::<Vec<_>>().join(" ")
+        }
+    };
+    words::command(&text)
+}
+
 /// Whether there is a script that weir can run.
 fn script(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
     let mut command = Vec::new();
     for one in &item.items {
         match one.word(0) {
-            // In quotation marks the arguments are part of it.
-            "misc_path" => {
-                command = one.values().join(" ").split_whitespace().map(quoted).collect()
-            }
+            "misc_path" => match script_words(one) {
+                Some(words) => command = words.iter().map(|word| quoted(word)).collect(),
+                None => {
+                    draft.note(
+                        one.line,
+                        "misc_path: a quotation mark in it is not closed, or nothing follows a \\; the backend counts as up",
+                    );
+                    return false;
+                }
+            },
             "user" => {
                 fields.insert("user", quoted(one.word(1)));
                 if one.words.len() > 2 {

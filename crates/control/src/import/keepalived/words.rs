@@ -28,6 +28,12 @@ impl Item {
         self.words.get(1..).unwrap_or_default()
     }
 
+    /// The words after so many values; none if there are no more.
+    pub fn beyond(&self, values: usize) -> Option<String> {
+        let more = self.words.get(values + 1..).unwrap_or_default();
+        (!more.is_empty()).then(|| more.join(" "))
+    }
+
     /// The word after another.
     pub fn after(&self, name: &str) -> Option<&str> {
         let at = self.words.iter().position(|word| word == name)?;
@@ -38,6 +44,50 @@ impl Item {
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Item> {
         self.items.iter().filter(move |item| item.is(name))
     }
+}
+
+/// The words of a command, as a shell takes them apart; none if a quotation mark is not closed. What else a shell makes
+/// of letters, keepalived does not either: it runs no shell.
+pub(super) fn command(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match letters.next()? {
+                        '\'' => break,
+                        letter => word.push(letter),
+                    }
+                }
+            }
+            '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match letters.next()? {
+                        '"' => break,
+                        '\\' => match letters.next()? {
+                            letter @ ('"' | '\\' | '$' | '`') => word.push(letter),
+                            letter => word.extend(['\\', letter]),
+                        },
+                        letter => word.push(letter),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(letters.next()?),
+            letter if letter.is_whitespace() => words.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+/// A word as [`command`] reads it as one.
+pub(super) fn as_one(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// A word, a brace, or the end of a line.

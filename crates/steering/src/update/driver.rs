@@ -5,6 +5,7 @@ use super::perform::{self, Perform, Progress};
 use super::pins::Pins;
 use super::plane::{Built, Draining, Failure, Judgement, Plane, Services};
 use crate::ids::{BackendId, ServiceId};
+use crate::memory::TrackedFlow;
 use crate::state::ServiceState;
 use crate::table::Flags;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -88,10 +89,27 @@ struct Collecting<S> {
     draining: Draining,
     /// What was in the pending table, and in the connection table, and is to be taken up; none: the reports are
     /// not through yet.
-    found: Option<std::vec::IntoIter<(ServiceState, BackendId)>>,
+    found: Option<std::vec::IntoIter<Found>>,
     drained: bool,
     /// Services for which something could not be taken up.
     refused: BTreeMap<ServiceId, Arc<S>>,
+}
+
+/// What is taken up after the reports.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// It is in the connection table.
+    Tracked(ServiceState, TrackedFlow),
+    /// It is in the pending table.
+    Pending(ServiceState, BackendId),
+}
+
+impl Found {
+    fn state(&self) -> &ServiceState {
+        match self {
+            Self::Tracked(state, _) | Self::Pending(state, _) => state,
+        }
+    }
 }
 
 impl<S> Collecting<S> {
@@ -105,7 +123,7 @@ impl<S> Collecting<S> {
         self.services.remove(&service);
         self.refused.remove(&service);
         if let Some(found) = self.found.take() {
-            let others: Vec<_> = found.filter(|(state, _)| state.service != service).collect();
+            let others: Vec<_> = found.filter(|found| found.state().service != service).collect();
             self.found = Some(others.into_iter());
         }
     }
@@ -618,19 +636,27 @@ fn collect_part<D: Plane, T: Services>(
         let mut found = Vec::new();
         for &service in &collecting.services {
             if services.takes_connections(service) {
-                found.extend(plane.connections(service)?);
+                let connections = plane.connections(service)?.into_iter();
+                found.extend(connections.map(|(state, flow)| Found::Tracked(state, flow)));
             }
         }
         let pending = plane.pending()?.into_iter();
-        found.extend(pending.filter(|(state, _)| collecting.services.contains(&state.service)));
+        let of = pending.filter(|(state, _)| collecting.services.contains(&state.service));
+        found.extend(of.map(|(state, backend)| Found::Pending(state, backend)));
         let any = !found.is_empty();
         collecting.found = Some(found.into_iter());
         return Ok(any);
     };
     let part: Vec<_> = found.by_ref().take(COLLECTED_AT_A_TIME).collect();
     let more = !found.as_slice().is_empty();
-    for (state, backend) in part {
-        collecting.check(state.service, services.collect(&state, backend));
+    for found in part {
+        let taken = match &found {
+            Found::Tracked(state, flow) => {
+                services.take_connection(state, flow.backend, flow.ended)
+            }
+            Found::Pending(state, backend) => services.collect(state, *backend),
+        };
+        collecting.check(found.state().service, taken);
     }
     Ok(more)
 }

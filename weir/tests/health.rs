@@ -4,12 +4,14 @@
 mod common;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::{WEB4, eventually};
+use common::{Held, WEB4, eventually};
 use serde_json::Value;
+use weir_lab::topology::client4;
 use weir_lab::{Balancer, Lab, NetNs};
 
 /// The instance's file with another `[service.check]` of the service web4, and fields of its backends.
@@ -438,6 +440,51 @@ fn connections_of_a_dead_machine_are_reset_by_the_balancer() {
     for method in ["concury", "tracked", "jet", "residue"] {
         reset_connections(method);
     }
+}
+
+/// What the balancer has reset takes none of its client's places, is shown for a minute and no longer, and a drain
+/// does not wait for more.
+#[test]
+fn connections_that_were_reset_are_forgotten() {
+    const MOST: usize = 6;
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let limited = good.replacen(
+        "[service.check]\n",
+        &format!(
+            "[service.new_flows]\nsource_connections = {MOST}\nipv4_prefix = 24\n\n[service.check]\n"
+        ),
+        1,
+    );
+    let check = format!("{OFTEN}\ndead_connections = \"reset\"");
+    write(&balancer, &limited, &check, &[("b0", "backup = true")]);
+    common::command(&balancer, "reload");
+    states(&balancer, &["backup", "up"]);
+    published(&balancer);
+    let client = &lab.clients()[0];
+    let from = SocketAddr::from((client4(0, 0), 0));
+    let open = || client.enter(|| Held::open(from, WEB4)).unwrap();
+    let mut held: Vec<Held> = (0..MOST).map(|_| open().expect("a connection")).collect();
+    assert!(held.iter().all(|one| one.backend == "b1"), "{held:?}");
+    let full = format!("explain tcp {}:9 {WEB4}", from.ip());
+    let is_full = || common::command(&balancer, &full).contains("source_connection_cap");
+    eventually("it has as many as it may", is_full);
+    let link = weir_lab::topology::INTERFACE;
+    common::sh(lab.backend(1).netns(), &format!("ip link set {link} down"));
+    states(&balancer, &["up", "down"]);
+    for one in &mut held {
+        let error = one.ask().expect_err("its server is gone");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{one:?}: {error}");
+    }
+    let known = || backend(&balancer.status().unwrap(), "b1")["states"].as_u64();
+    assert_eq!(known(), Some(MOST as u64), "they linger");
+    eventually("others may begin", || !is_full());
+    assert_eq!(open().expect("in the place of one").backend, "b0");
+    let drained = common::command(&balancer, "backend drain web4 b1 --wait --deadline 110s");
+    assert!(drained.contains("has no connection left, after "), "{drained}");
+    assert_eq!(known(), Some(0));
 }
 
 #[test]

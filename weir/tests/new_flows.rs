@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -259,6 +259,41 @@ fn a_prefix_holds_no_more_connections_than_it_may() {
     reload(&balancer, "");
     common::eventually("all begin", || opened(&late) == late.len());
     all.iter_mut().flatten().for_each(answers);
+}
+
+/// Connections that have ended under a method which reports none take nobody's place under another one.
+#[test]
+fn what_has_ended_under_tracked_takes_no_place_under_concury() {
+    const MOST: usize = 5;
+    let _alone = common::alone();
+    let lab: Arc<Lab> =
+        common::lab_of(LabSpec { backends: POOL, addresses_per_client: 3, ..LabSpec::default() });
+    let balancer = common::start(&lab, "tracked", POOL);
+    let known = || -> u64 {
+        let status = balancer.status().unwrap();
+        let backends = common::service(&status, "web4")["backends"].as_array().unwrap().clone();
+        backends.iter().map(|one| one["states"].as_u64().unwrap_or(0)).sum()
+    };
+    for _ in 0..=MOST {
+        let mut ended = connect(&lab, 1, WEB4);
+        answers(&mut ended);
+        // The server ends it when it has seen this end, which has passed the balancer by then.
+        ended.shutdown(Shutdown::Write).unwrap();
+        ended.set_read_timeout(Some(PATIENCE)).unwrap();
+        ended.read_to_end(&mut Vec::new()).expect("an end");
+    }
+    let mut stays = vec![connect(&lab, 1, WEB4)];
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let other = text.replace("method = \"tracked\"", "method = \"concury\"");
+    assert_ne!(text, other);
+    fs::write(balancer.config(), other).unwrap();
+    reload(&balancer, &format!("source_connections = {MOST}\nipv4_prefix = 24"));
+    assert_eq!(known(), MOST as u64 + 2, "they linger");
+    stays.extend((1..MOST).map(|_| connect(&lab, 1, WEB4)));
+    stays.iter_mut().for_each(answers);
+    assert_eq!(dropped(&balancer, "source_connection_cap"), 0);
+    common::eventually("those that have ended are forgotten", || known() == MOST as u64);
+    stays.iter_mut().for_each(answers);
 }
 
 #[test]

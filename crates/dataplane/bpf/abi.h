@@ -243,7 +243,7 @@ struct tracked {
 	__u16 incarnation; /* of the backend, as far as it fits */
 	__u16 former;      /* of Cheetah's server that the flow was at before, plus one; 0: none */
 	__u16 backend;
-	__u16 number; /* of Cheetah's server, plus one; TRACKED_OPEN; 0: any method's */
+	__u16 number; /* of Cheetah's server, plus one; TRACKED_OPEN, TRACKED_ENDED; 0: any method's */
 };
 
 /* A connection whose answers pass the balancer: the upper halves of its timestamps that cookies

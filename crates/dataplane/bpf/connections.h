@@ -58,15 +58,21 @@ static __always_inline int find_connection(const struct flow_key *key, const str
 		      !(starts(q) && backend->flags & BACKEND_DOWN));
 }
 
-/* A first packet opens a connection, FIN and RST end it, each once. */
-static __always_inline void recount(const struct flow_key *key, int opens)
+/* A first packet opens a connection, FIN and RST end it, each once: its entry says so, and where open ones are
+ * counted the backend's load. What was counted once is left to those that count. */
+static __always_inline void recount(const struct flow_key *key, int opens, int counts)
 {
 	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 
-	if (!known || (known->number == TRACKED_OPEN) == opens)
+	if (!known)
 		return;
-	known->number = opens ? TRACKED_OPEN : 0;
-	count_connection(known->backend, opens ? 1 : -1);
+	int open = known->number == TRACKED_OPEN;
+
+	if (open && !counts)
+		return;
+	known->number = !opens ? TRACKED_ENDED : counts ? TRACKED_OPEN : 0;
+	if (counts && open != opens)
+		count_connection(known->backend, opens ? 1 : -1);
 }
 
 /* A full LRU map evicts; an update fails only when every entry is in use by a CPU. */

@@ -143,8 +143,10 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 
 		if (reason == REASON_DEAD_BACKEND) {
 			reason = reset_connection(ctx);
-			if (reason == REASON_RESET_SENT)
+			if (reason == REASON_RESET_SENT) {
+				report_reset(ctx, id);
 				return leave(reason, XDP_TX); /* rule: deliver.reset */
+			}
 		}
 		if (reason != REASON_OK)
 			return leave(reason, XDP_DROP); /* rule: deliver.unresolved */

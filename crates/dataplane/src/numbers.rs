@@ -201,6 +201,8 @@ numbers! {
 
     /// a tracked connection that counts among the open ones of its backend; no number of Cheetah's
     TRACKED_OPEN: u16 = 0xffff;
+    /// one that has ended, as FIN or RST has said since its last first packet; no number of Cheetah's
+    TRACKED_ENDED: u16 = 0xfffe;
 
     /// a packet of a flow that is known at the backend did not echo the cookie that it was told
     ECHOES_BARE: u32 = 1;

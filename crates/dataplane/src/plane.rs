@@ -186,7 +186,7 @@ impl update::Plane for LivePlane {
         self.kernel.unpin(states)
     }
 
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, TrackedFlow)>, Error> {
         self.kernel.connections(service)
     }
 

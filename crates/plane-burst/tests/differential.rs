@@ -16,7 +16,7 @@ use weir_plane::{Backend, Hop, Soft, Translated, Translations, Verdict, VipKey};
 use weir_plane_burst::{BURST, Burst, Fate, Frame as Place, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
-    BackendId, Build, EventKind, Flags, Member, MethodId, Role, SCHEDULER, ServiceConfig,
+    BackendId, Build, Event, EventKind, Flags, Member, MethodId, Role, SCHEDULER, ServiceConfig,
     ServiceId, Settings, SoftMemory, TrackedFlows, cheetah,
 };
 use weir_wire::craft::{self, Frame};
@@ -504,7 +504,13 @@ impl World {
             "messages"
         );
         let events = std::mem::take(&mut mine.events);
-        assert_eq!(events, std::mem::take(&mut wanted.events), "reports");
+        // The packets of one service go together, so only those of one flow are in order.
+        let by_flow = |events: &[Event]| {
+            let mut events = events.to_vec();
+            events.sort_by_key(|event| event.state);
+            events
+        };
+        assert_eq!(by_flow(&events), by_flow(&std::mem::take(&mut wanted.events)), "reports");
         // What is reported becomes states.
         for event in events {
             let service = &mut self.services[event.state.service.0 as usize];

@@ -24,7 +24,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_steering::{BackendId, ELEMENT_BYTES, Image, ImageError, ServiceId, SoftMemory, StateKey};
+use weir_steering::{
+    BackendId, ELEMENT_BYTES, Event, EventKind, Flags, Image, ImageError, ServiceId, ServiceState,
+    SoftMemory, StateKey,
+};
 use weir_wire::reset::Reset;
 use weir_wire::{
     FlowKey, Fragment, FragmentKey, Protocol, Reason, TcpFlags, echo, fragment, icmp, map_address,
@@ -430,7 +433,10 @@ impl Soft {
         if self.backends.get(&backend).is_some_and(|backend| backend.resets) {
             return match Reset::about(frame) {
                 None => Verdict::Drop(Reason::DeadBackend),
-                Some(_) if self.resets.take(self.nanoseconds) => Verdict::Reset,
+                Some(_) if self.resets.take(self.nanoseconds) => {
+                    self.report_reset(frame, backend);
+                    Verdict::Reset
+                }
                 Some(_) => Verdict::Drop(Reason::ResetLimited),
             };
         }
@@ -448,6 +454,23 @@ impl Soft {
         let Some(refused) = tunnel.refuses(frame, address) else { return verdict };
         let told = tunnel.message(frame, address, refused).map(|(_, told)| told);
         self.told(backend, echo, refused, told)
+    }
+
+    /// The connection of a packet that is answered by a reset is over, as its client's RST would have it. The twin
+    /// of `report_reset` in `bpf/forward/reset.h`.
+    fn report_reset(&mut self, frame: &[u8], backend: BackendId) {
+        let Ok(packet) = parse(frame) else { return };
+        let Some((service, salt)) = pipeline::found(&packet.flow, &self.view()) else { return };
+        let Some(flags) = self.tables.get(&service).map(|table| table.header().flags()) else {
+            return;
+        };
+        // The tables of methods whose states the control plane keeps have their flows marked. Clients outlive their
+        // connections.
+        if flags.has(Flags::MARK) && !flags.has(Flags::CLIENT) {
+            let key = StateKey::of_flow_to(&packet.flow, salt);
+            let (state, kind) = (ServiceState { service, key }, EventKind::End);
+            self.memory.events.push(Event { state, backend, kind });
+        }
     }
 
     /// What becomes of a packet that was refused: its sender is told, if there is a message for it and one more may

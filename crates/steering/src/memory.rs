@@ -73,12 +73,14 @@ pub struct TrackedFlow {
     pub former: Option<Former>,
     /// Whether it counts among the open connections of that backend.
     pub open: bool,
+    /// Whether it has ended, as FIN or RST has said since its last first packet.
+    pub ended: bool,
 }
 
 impl TrackedFlow {
     /// A connection at a backend in this use of its number, which does not count as open.
     pub fn new(backend: BackendId, incarnation: u32) -> Self {
-        Self { backend, incarnation: incarnation as u16, former: None, open: false }
+        Self { backend, incarnation: incarnation as u16, former: None, open: false, ended: false }
     }
 
     /// Whether it is of this use of the backend's number.
@@ -196,6 +198,9 @@ pub trait Memory<K = StateKey> {
     /// Whether noting a flow can change what the connection table answers for others that it
     /// answered before.
     const SHADOWS: bool = false;
+
+    /// Whether entries of the connection table are to say which connections have ended.
+    const ENDS: bool = false;
 
     /// Asks for the memory that [`connection`](Self::connection) will read of a flow with this
     /// hash.
@@ -599,6 +604,8 @@ fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
 }
 
 impl Memory for SoftMemory {
+    const ENDS: bool = true;
+
     fn fragment(&mut self, of: &FragmentKey) -> Option<First> {
         let &(first, incarnation, then) = self.fragments.get(of)?;
         if self.fragment_clock.wrapping_sub(then) > FRAGMENT_SECONDS {

@@ -7,7 +7,7 @@
 
 use crate::decide::Question;
 use crate::ids::{BackendId, ServiceId};
-use crate::memory::Memory;
+use crate::memory::{Memory, TrackedFlow};
 use crate::method::{Misfit, Setting, Settings};
 use crate::methods::concury::{NEXT_TRY, SECOND_TRIES};
 use crate::pool::{Member, shares};
@@ -313,15 +313,21 @@ fn least<K, M: Memory<K>>(hash: u64, list: &[u16], memory: &mut M) -> Option<Bac
     best.map_or_else(|| BackendId::new(list[start]), |(id, _)| Some(id))
 }
 
-/// What a packet says of the number of open connections: a first packet opens one, FIN and RST end it,
-/// each once. The connection table tells whether the connection counts.
-pub(crate) fn recount<K, M: Memory<K>>(question: &Question<K>, memory: &mut M) {
-    let Some(mut entry) = memory.connection(question) else { return };
-    let open = question.signals.starts;
-    if entry.open != open {
-        entry.open = open;
-        memory.track(question, entry);
-        memory.count(entry.backend, open);
+/// What a first packet, FIN or RST says of a connection: the first one opens it, the others end it, each once.
+/// The connection table says so from then on, and where open ones are counted (`counts`) the backend's load does.
+/// What was counted once is left to those that count.
+pub(crate) fn recount<K, M: Memory<K>>(question: &Question<K>, memory: &mut M, counts: bool) {
+    let Some(entry) = memory.connection(question) else { return };
+    let opens = question.signals.starts;
+    if entry.open && !counts {
+        return;
+    }
+    let said = TrackedFlow { open: opens && counts, ended: !opens, ..entry };
+    if said != entry {
+        memory.track(question, said);
+    }
+    if said.open != entry.open {
+        memory.count(entry.backend, opens);
     }
 }
 

@@ -90,7 +90,7 @@ impl<P: Plane> Engine<P> {
             }
             None => {
                 let all = self.plane.connections(number).plane()?;
-                there.extend(all.into_iter().filter_map(|(state, backend)| take(state, backend)));
+                there.extend(all.into_iter().filter_map(|(state, flow)| take(state, flow.backend)));
             }
         }
         // Which may be gone, or another one.

@@ -505,13 +505,23 @@ impl ServiceRuntime {
                 // What an agent says of its connections no packet says, whoever sent it.
                 let known = self.builder.known(&event.state.key);
                 match known {
-                    Some(known) if !self.is_told_of(known.backend) => {
+                    Some(known)
+                        if !self.is_told_of(known.backend)
+                            && !self.is_reset_of_another(event, known) =>
+                    {
                         self.end(&event.state.key, known, now)
                     }
                     _ => Ok(()),
                 }
             }
         }
+    }
+
+    /// Whether a report of an end may be of a reset that the balancer has sent for a backend that is down, where a
+    /// connection with the same addresses and ports has begun elsewhere since.
+    fn is_reset_of_another(&self, event: &Event, known: Known) -> bool {
+        known.backend != event.backend
+            && self.by_id(event.backend).is_some_and(|member| self.resets(member))
     }
 
     /// A connection has ended, or one half of it. That is written down, too: whoever reads the log forgets it as

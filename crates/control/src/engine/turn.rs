@@ -120,12 +120,20 @@ pub(super) enum Change {
     Breaks(String),
 }
 
+/// What the connection table has told of a connection.
+#[derive(Clone, Copy)]
+struct Tracked {
+    backend: BackendId,
+    /// FIN or RST has been seen: it is kept as long as it goes on, and for a minute.
+    ended: bool,
+}
+
 /// A change of method that is under way.
 pub(super) struct Turn {
     /// Whether connections go on.
     carried: bool,
     /// Connections that the data plane's connection table has told.
-    told: HashMap<StateKey, BackendId>,
+    told: HashMap<StateKey, Tracked>,
     /// The build face of the new method, with a table that is not published yet.
     next: Option<Counted>,
     /// Where the new method's states are written down.
@@ -255,10 +263,21 @@ impl ServiceRuntime {
         let takes = self.takes_connections();
         match &mut self.turn {
             Some(turn) if takes => {
-                turn.told.insert(key, backend);
+                let known = turn.told.get(&key).filter(|known| known.backend == backend);
+                let ended = known.is_some_and(|known| known.ended);
+                turn.told.insert(key, Tracked { backend, ended });
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Whether a connection that was [told](Self::told) has ended, as the connection table says. A client outlives
+    /// its connections.
+    pub fn told_end(&mut self, key: &StateKey, ended: bool) {
+        let ended = ended && !self.is_by_client();
+        if let Some(told) = self.turn.as_mut().and_then(|turn| turn.told.get_mut(key)) {
+            told.ended = ended;
         }
     }
 
@@ -287,8 +306,8 @@ impl ServiceRuntime {
                 }
             };
             self.builder.each_state(&mut take);
-            for (key, backend) in &turn.told {
-                let phase = Phase::Open;
+            for (key, Tracked { backend, ended }) in &turn.told {
+                let phase = if *ended { Phase::Closing } else { Phase::Open };
                 take(key, Known { backend: *backend, phase, born: now, seen: now });
             }
             refused.map_or(Ok(()), Err)?;

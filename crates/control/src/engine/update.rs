@@ -104,6 +104,19 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.start(state.key, backend, now))
     }
 
+    fn take_connection(
+        &mut self,
+        state: &ServiceState,
+        backend: BackendId,
+        ended: bool,
+    ) -> Result<(), EngineError> {
+        self.collect(state, backend)?;
+        if let Some(service) = self.of(state.service) {
+            service.told_end(&state.key, ended);
+        }
+        Ok(())
+    }
+
     fn takes_connections(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(ServiceRuntime::takes_connections)
     }

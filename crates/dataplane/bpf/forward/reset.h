@@ -170,4 +170,70 @@ __noinline int reset_connection(struct xdp_md *ctx)
 	return REASON_RESET_SENT; /* rule: reset.sent */
 }
 
+/* Reports that the connection of a reset that was made is over, as its client's RST would have: where the control
+ * plane keeps the states, it forgets it. ctx: the reset, as it goes back; id: the backend that is down. Global, so
+ * that the verifier goes through it once. The twin of Soft::report_reset in crates/plane. */
+__noinline int report_reset(struct xdp_md *ctx, __u32 id)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = (void *)(long)ctx->data;
+	void *l3 = eth + 1;
+	struct service_state state = {};
+	__u64 from[2], to[2];
+	__u32 ports;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return 0;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct ipv4 *ip = l3;
+		struct tcp *tcp = (void *)(ip + 1);
+
+		if ((void *)(tcp + 1) > end)
+			return 0;
+		from[0] = to[0] = 0;
+		from[1] = (__u64)ip->src << 32 | IPV4_MAPPED;
+		to[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
+		ports = tcp->ports;
+	} else {
+		struct ipv6 *ip = l3;
+		struct tcp *tcp = (void *)(ip + 1);
+
+		if ((void *)(tcp + 1) > end)
+			return 0;
+		from[0] = ip->src[0];
+		from[1] = ip->src[1];
+		to[0] = ip->dst[0];
+		to[1] = ip->dst[1];
+		ports = tcp->ports;
+	}
+	/* A reset comes from the service. */
+	__u32 port = (ports & 0xffff) | PROTOCOL_TCP << 16;
+	struct vip *vip = find_vip(from[0], from[1], port);
+
+	if (!vip)
+		vip = find_unusual_vip(control->unusual, from[0], from[1], port);
+	if (!vip)
+		return 0;
+	__u32 number = *(volatile __u32 *)&vip->table;
+	__u32 salt = number & TABLE_SALTED ? salt_of(vip, from[1]) : 0;
+
+	number &= ~(JUDGED_FLAGS | TABLE_BY_ID | TABLE_SALTED);
+	if (number >= table_count)
+		return 0;
+	/* The tables of methods whose states the control plane keeps have their flows marked. Clients outlive their
+	 * connections. */
+	if ((AT(tables, number, table_count)->flags & (TABLE_MARK | TABLE_CLIENT)) != TABLE_MARK)
+		return 0;
+	state.service = number / 2;
+	__builtin_memcpy(state.key.address, to, 16);
+	state.key.src_port = ports >> 16;
+	state.key.dst_port = ports ^ salt;
+	report(&state, id, EVENT_END); /* rule: reset.ended */
+	return 0;
+}
+
 #endif

@@ -74,8 +74,8 @@ __noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 h
 	OWN_KEY(key, given);
 	if (!find_connection(key, &q, &id))
 		return place_tracked(table, key, hash, tcp_flags, ports);
-	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))
-		recount(key, starts(&q)); /* rule: tracked.counted */
+	if (starts(&q) || ends(&q))
+		recount(key, starts(&q), !!(table->flags & TABLE_COUNTS)); /* rule: tracked.counted */
 	return id;
 }
 
@@ -92,11 +92,19 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 	return found & SLOT_BACKEND;
 }
 
-/* Of a known flow, a packet that may open it again or end it: where open connections are counted, that is
- * done apart. On its own, so that all other packets have nothing to keep for it. */
-static __noinline __u32 unless_counted(const struct table *table, __u32 id)
+/* Of a known flow, a packet that may open it again or end it, which its entry says from then on: where open
+ * connections are counted, that is done apart. On its own, so that all other packets have nothing to keep for
+ * it. */
+static __noinline __u32 unless_counted(const struct table *table, const struct flow_key *key,
+				       __u32 tcp_flags, __u32 id)
 {
-	return table->flags & TABLE_COUNTS ? ASK_APART : id;
+	struct question q = { .flags = tcp_flags };
+
+	if (table->flags & TABLE_COUNTS)
+		return ASK_APART;
+	if (starts(&q) || ends(&q))
+		recount(key, starts(&q), 0);
+	return id;
 }
 
 /* The same for nearly all packets; ASK_APART for the others. */
@@ -110,7 +118,7 @@ static __always_inline __u32 steer_tracked_plain(const struct table *table, cons
 	tracked_key(p, table, &key);
 	if (likely(find_connection(&key, q, &id))) {
 		if (unlikely(q->flags & TCP_SPECIAL))
-			return unless_counted(table, id); /* rule: tracked.special */
+			return unless_counted(table, &key, q->flags, id); /* rule: tracked.special */
 		return id; /* rule: tracked.known */
 	}
 	if (unlikely(table->flags & (TABLE_PENDING | TABLE_RECORD | TABLE_SCHEDULER)))

@@ -4,7 +4,7 @@ use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
-use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
+use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_ENDED, TRACKED_OPEN};
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
@@ -13,6 +13,10 @@ use weir_plane::{Listen, ReadConnections, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
 use weir_steering::{BackendId, Echoes, Former, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::{FlowKey, Protocol};
+
+/// Reads the connections of a service, one by one.
+type ReadTracked =
+    Box<dyn FnOnce(&mut dyn FnMut(ServiceState, TrackedFlow)) -> Result<(), Error> + Send>;
 
 impl KernelPlane {
     /// The consumer of the reports.
@@ -107,26 +111,21 @@ impl KernelPlane {
             .connections
             .lookup(types::flow_key::from(flow).bytes(), MapFlags::ANY)
             .context(|| "look up a tracked connection".into())?;
-        Ok(found.and_then(|value| {
-            let entry = types::tracked::from_slice(&value);
-            Some(TrackedFlow {
-                backend: BackendId::new(entry.backend)?,
-                incarnation: entry.incarnation,
-                former: Former::from_word(entry.former),
-                open: entry.number == TRACKED_OPEN,
-            })
-        }))
+        Ok(found.and_then(|value| flow_of(&types::tracked::from_slice(&value))))
     }
 
-    /// The connections of a service in the connection table, and the backends that they began at.
-    /// Those of backends that are gone are left out.
+    /// The connections of a service in the connection table, and what it says of them. Those of backends that
+    /// are gone are left out.
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
+    pub fn connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Vec<(ServiceState, TrackedFlow)>, Error> {
         let mut found = Vec::new();
-        let read = self.read_connections(service)?;
-        read(&mut |state, backend| found.push((state, backend)))?;
+        let read = self.read_tracked(service)?;
+        read(&mut |state, flow| found.push((state, flow)))?;
         Ok(found)
     }
 
@@ -135,6 +134,11 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn read_connections(&self, service: ServiceId) -> Result<ReadConnections<Error>, Error> {
+        let read = self.read_tracked(service)?;
+        Ok(Box::new(move |visit| read(&mut |state, flow: TrackedFlow| visit(state, flow.backend))))
+    }
+
+    fn read_tracked(&self, service: ServiceId) -> Result<ReadTracked, Error> {
         let map = MapHandle::try_from(&self.maps.connections)
             .context(|| "duplicate the connection table".into())?;
         let ours = self.ours(service);
@@ -150,7 +154,7 @@ impl KernelPlane {
             ours.each::<types::tracked>(&map, &mut |flow, entry| {
                 let there = present.get(usize::from(entry.backend)).copied().flatten();
                 let there = there.filter(|incarnation| *incarnation == entry.incarnation);
-                let Some(backend) = there.and_then(|_| BackendId::new(entry.backend)) else {
+                let Some(known) = there.and_then(|_| flow_of(&entry)) else {
                     return;
                 };
                 let mut bytes = [0; 20];
@@ -162,7 +166,7 @@ impl KernelPlane {
                 if flow.ports != 0 {
                     key.dst_port ^= salt_of(&ours.places, &to_flow(&flow));
                 }
-                visit(ServiceState { service, key }, backend);
+                visit(ServiceState { service, key }, known);
             })
         }))
     }
@@ -295,8 +299,13 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
-        let TrackedFlow { backend, incarnation, former, open } = entry;
-        let (number, former) = (if open { TRACKED_OPEN } else { 0 }, Former::word(former));
+        let TrackedFlow { backend, incarnation, former, open, ended } = entry;
+        let number = match (open, ended) {
+            (true, _) => TRACKED_OPEN,
+            (false, true) => TRACKED_ENDED,
+            (false, false) => 0,
+        };
+        let former = Former::word(former);
         let value = types::tracked { incarnation, former, backend: backend.get(), number };
         self.maps
             .connections
@@ -434,6 +443,17 @@ impl Ours {
             }
         })
     }
+}
+
+/// What an entry says; none if it names no backend.
+fn flow_of(entry: &types::tracked) -> Option<TrackedFlow> {
+    Some(TrackedFlow {
+        backend: BackendId::new(entry.backend)?,
+        incarnation: entry.incarnation,
+        former: Former::from_word(entry.former),
+        open: entry.number == TRACKED_OPEN,
+        ended: entry.number == TRACKED_ENDED,
+    })
 }
 
 /// What the destination port of a flow's state is XORed with.

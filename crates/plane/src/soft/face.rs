@@ -123,14 +123,17 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
+    fn connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Vec<(ServiceState, TrackedFlow)>, SoftError> {
         self.ask(Operation::LookUp)?;
         let memory = &self.memory;
         let lives = |flow: &TrackedFlow| {
             memory.incarnations.get(&flow.backend).is_some_and(|now| flow.is_of(*now))
         };
         let of = memory.connections.iter().filter(|(state, _)| state.service == service);
-        Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
+        Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, *flow)).collect())
     }
 
     fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {

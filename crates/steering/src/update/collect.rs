@@ -2,12 +2,31 @@
 
 use super::plane::{Draining, Plane, Services};
 use crate::ids::{BackendId, ServiceId};
+use crate::memory::TrackedFlow;
 use crate::state::ServiceState;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Pending flows that are taken up in one step: some milliseconds' worth.
 const COLLECTED_AT_A_TIME: usize = 8192;
+
+/// What is taken up after the reports.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    /// It is in the connection table.
+    Tracked(ServiceState, TrackedFlow),
+    /// It is in the pending table.
+    Pending(ServiceState, BackendId),
+}
+
+impl Found {
+    /// Whose it is.
+    pub fn state(&self) -> &ServiceState {
+        match self {
+            Self::Tracked(state, _) | Self::Pending(state, _) => state,
+        }
+    }
+}
 
 /// How far a *collect* has come.
 #[derive(Clone, Debug)]
@@ -17,7 +36,7 @@ pub enum Collected {
     /// They are through: the pending table, and the connection table, are read next.
     Tables,
     /// What was there, and is to be taken up.
-    Found(std::vec::IntoIter<(ServiceState, BackendId)>),
+    Found(std::vec::IntoIter<Found>),
 }
 
 /// A *collect* that goes on for several steps: there may be as many reports as a flood brings.
@@ -66,7 +85,7 @@ impl<S> Collecting<S> {
         self.refused.remove(&service);
         if let Collected::Found(found) = &mut self.at {
             let others: Vec<_> =
-                found.by_ref().filter(|(state, _)| state.service != service).collect();
+                found.by_ref().filter(|found| found.state().service != service).collect();
             *found = others.into_iter();
         }
     }
@@ -96,19 +115,26 @@ impl<S> Collecting<S> {
                 let mut found = Vec::new();
                 for &service in &self.services {
                     if services.takes_connections(service) {
-                        found.extend(plane.connections(service)?);
+                        let connections = plane.connections(service)?.into_iter();
+                        found.extend(connections.map(|(state, flow)| Found::Tracked(state, flow)));
                     }
                 }
                 let pending = plane.pending()?.into_iter();
-                found.extend(pending.filter(|(state, _)| self.services.contains(&state.service)));
+                let of = pending.filter(|(state, _)| self.services.contains(&state.service));
+                found.extend(of.map(|(state, backend)| Found::Pending(state, backend)));
                 let any = !found.is_empty();
                 self.at = Collected::Found(found.into_iter());
                 Ok(any)
             }
             Collected::Found(found) => {
-                for (state, backend) in found.by_ref().take(COLLECTED_AT_A_TIME) {
-                    let taken = services.collect(&state, backend);
-                    check(&mut self.refused, state.service, taken);
+                for found in found.by_ref().take(COLLECTED_AT_A_TIME) {
+                    let taken = match &found {
+                        Found::Tracked(state, flow) => {
+                            services.take_connection(state, flow.backend, flow.ended)
+                        }
+                        Found::Pending(state, backend) => services.collect(state, *backend),
+                    };
+                    check(&mut self.refused, found.state().service, taken);
                 }
                 Ok(!found.as_slice().is_empty())
             }

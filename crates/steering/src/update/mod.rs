@@ -25,7 +25,7 @@ mod settle;
 /// What the driver's actions consist of. It goes through them without a pause; the model that
 /// tests/interleavings.rs explores runs the same ones, with packets between them.
 pub mod parts {
-    pub use super::collect::{Collected, Collecting};
+    pub use super::collect::{Collected, Collecting, Found};
     pub use super::kept::{Kept, unpin};
     pub use super::pins::Pins;
     pub use super::publish::{Part, Publishing};

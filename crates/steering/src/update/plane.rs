@@ -2,7 +2,7 @@
 
 use super::machine::Action;
 use crate::ids::{BackendId, ServiceId};
-use crate::memory::Event;
+use crate::memory::{Event, TrackedFlow};
 use crate::registry::Image;
 use crate::state::ServiceState;
 use crate::table::Flags;
@@ -106,7 +106,7 @@ pub trait Plane {
     fn unpin(&mut self, states: &[ServiceState]) -> Result<(), Self::Error>;
 
     /// The connections of a service in the connection table whose backends are still the ones they
-    /// began at: each that is there from beginning to end is among them. A plane whose methods have no
+    /// began at, with what it says of them: each that is there from beginning to end is among them. A plane whose methods have no
     /// connection table has none.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ pub trait Plane {
     fn connections(
         &self,
         service: ServiceId,
-    ) -> Result<Vec<(ServiceState, BackendId)>, Self::Error> {
+    ) -> Result<Vec<(ServiceState, TrackedFlow)>, Self::Error> {
         let _ = service;
         Ok(Vec::new())
     }
@@ -200,8 +200,22 @@ pub trait Services {
     /// As [`report`](Self::report).
     fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), Self::Error>;
 
+    /// Takes up a connection of the data plane's connection table. `ended`: FIN or RST has said so.
+    ///
+    /// # Errors
+    /// As [`report`](Self::report).
+    fn take_connection(
+        &mut self,
+        state: &ServiceState,
+        backend: BackendId,
+        ended: bool,
+    ) -> Result<(), Self::Error> {
+        let _ = ended;
+        self.collect(state, backend)
+    }
+
     /// Whether a service's next table is of a method that has to be told the connections in the
-    /// data plane's connection table, which are [collected](Self::collect) then.
+    /// data plane's connection table, which are [taken up](Self::take_connection) then.
     fn takes_connections(&self, service: ServiceId) -> bool {
         let _ = service;
         false

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
-use weir_steering::{ServiceState, StateKey, TrackedFlow};
+use weir_steering::{Phase, ServiceState, StateKey, TrackedFlow};
 
 /// What a service's file may say between whose lines its connections go on.
 pub(super) const CARRIED: &[&str] = &[
@@ -81,6 +81,70 @@ fn every_change_that_can_be_carried_keeps_every_connection() {
             assert_eq!(status.services[0].method, wanted.services[0].method.name());
         }
     }
+}
+
+/// Connections that have ended under `tracked` are taken over as such: a minute later nobody knows them. Those that
+/// are silent stay, and so do those that have begun again from the same ports.
+#[test]
+fn what_has_ended_under_tracked_is_not_taken_over_as_live() {
+    for (from, to) in [("", "concury"), ("", "residue"), ("scheduler = \"p2c\"", "concury")] {
+        let mut world = World::with(1, &format!("method = \"tracked\"\n{from}"));
+        world.start(0, 0..100);
+        let send = |world: &mut World, clients: std::ops::Range<u32>, flags: TcpFlags| {
+            for client in clients {
+                let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
+                assert!(matches!(world.engine.plane.process(&frame), Outcome::Forwarded(_)));
+            }
+        };
+        send(&mut world, 0..50, TcpFlags::FIN | TcpFlags::ACK);
+        send(&mut world, 50..60, TcpFlags::RST);
+        send(&mut world, 0..50, TcpFlags::ACK);
+        send(&mut world, 0..20, TcpFlags::SYN);
+        for client in 20..60 {
+            world.live.remove(&flow(0, client));
+        }
+        let followed = world.follow(&world.wanted(1, &format!("method = {to:?}")));
+        let followed = followed.unwrap_or_else(|error| panic!("{error}"));
+        assert!(followed.failures.is_empty(), "{followed:?}");
+        let phase = |world: &World, client: u32| {
+            let known = world.engine.services["a"].known(&StateKey::of_flow(&flow(0, client)));
+            known.map(|known| known.phase)
+        };
+        let ended = |client: u32| (20..60).contains(&client);
+        for client in 0..100 {
+            let wanted = if ended(client) { Phase::Closing } else { Phase::Open };
+            assert_eq!(phase(&world, client), Some(wanted), "{from} {to}: {client}");
+        }
+        world.check();
+        for _ in 0..4 {
+            world.engine.ahead += 40;
+            world.check();
+            world.engine.sweep().unwrap();
+        }
+        for client in 0..100 {
+            assert_eq!(phase(&world, client).is_none(), ended(client), "{from} {to}: {client}");
+        }
+    }
+}
+
+/// What ends of a client's connections says nothing of the client.
+#[test]
+fn clients_outlive_their_connections_when_the_method_is_changed() {
+    let fields = "affinity = \"client\"\nmethod = ";
+    let mut world = World::with(1, &format!("{fields}\"tracked\""));
+    world.start(0, 0..100);
+    for client in 0..100 {
+        let frame = Frame::new(flow(0, client)).tcp_flags(TcpFlags::FIN | TcpFlags::ACK).build();
+        assert!(matches!(world.engine.plane.process(&frame), Outcome::Forwarded(_)));
+    }
+    let followed = world.follow(&world.wanted(1, &format!("{fields}\"concury\"")));
+    assert!(followed.unwrap_or_else(|error| panic!("{error}")).failures.is_empty());
+    for client in 0..100 {
+        let key = StateKey::of_client(&flow(0, client));
+        let known = world.engine.services["a"].known(&key).expect("carried over");
+        assert_eq!(known.phase, Phase::Open, "{client}");
+    }
+    world.check();
 }
 
 /// Flows that begin after those that have begun were collected, and before the new table is seen: the former

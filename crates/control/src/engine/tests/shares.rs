@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{Check, DeadConnections, Http, Spoken, WeightIn, What};
 use std::collections::BTreeSet;
+use weir_steering::Phase;
 use weir_wire::Reason;
 
 /// A check that no test makes.
@@ -277,6 +278,63 @@ fn connections_of_a_dead_backend_are_reset_if_that_is_wanted() {
     assert_eq!(outcomes(&mut world, b2), forwarded(b2));
     world.check_says("b2", true, None, 0);
     world.check();
+}
+
+/// A reset that the balancer has sent ends its connection, as the client's own would: a minute later nobody knows
+/// it. What has been silent stays; so does another connection that has begun elsewhere with the same ports.
+#[test]
+fn what_the_balancer_has_reset_is_forgotten() {
+    let runtime = idle();
+    let _inside = runtime.enter();
+    let mut world = checked(|check| check.dead_connections = DeadConnections::Reset);
+    world.engine.plane.nanoseconds = 1 << 40;
+    weir_plane::Plane::set_reset_rate(&mut world.engine.plane, 1_000_000);
+    world.start(0, 0..600);
+    for _ in 0..2 {
+        world.engine.ahead += 40;
+        world.check();
+        world.engine.sweep().unwrap();
+    }
+    let [b1, b2] = ["b1", "b2"].map(|name| world.service().member(name).expect("there").id);
+    let of = |world: &World, id: BackendId| -> Vec<FlowKey> {
+        world.live.iter().filter(|(_, there)| **there == id).map(|(flow, _)| *flow).collect()
+    };
+    let (theirs, others) = (of(&world, b1), of(&world, b2));
+    let (told, silent) = theirs.split_at(theirs.len() / 2);
+    assert!(told.len() > 20 && !others.is_empty());
+    assert_eq!(world.check_says("b1", false, None, 0), b1, "it keeps its number");
+    for flow in told {
+        world.engine.plane.nanoseconds += 1 << 30;
+        let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
+        assert_eq!(world.engine.plane.process(&frame), Outcome::Dropped(Reason::ResetSent));
+    }
+    world.engine.drain_reports().unwrap();
+    let phase = |world: &World, flow: &FlowKey| {
+        let known = world.engine.services["a"].known(&StateKey::of_flow(flow));
+        known.map(|known| known.phase)
+    };
+    assert!(told.iter().all(|flow| phase(&world, flow) == Some(Phase::Closing)));
+    assert!(silent.iter().all(|flow| phase(&world, flow) == Some(Phase::Open)));
+    // A report of a reset that comes after the next connection with these ports has begun is none of that one's.
+    let key = StateKey::of_flow(&others[0]);
+    let state = ServiceState { service: world.service().number, key };
+    let late = Event { state, backend: b1, kind: EventKind::End };
+    let now = world.engine.now();
+    world.service().take_event(&late, now).unwrap();
+    assert_eq!(phase(&world, &others[0]), Some(Phase::Open));
+    for _ in 0..4 {
+        world.engine.ahead += 40;
+        world.engine.sweep().unwrap();
+    }
+    assert!(told.iter().all(|flow| phase(&world, flow).is_none()));
+    assert!(silent.iter().all(|flow| phase(&world, flow) == Some(Phase::Open)));
+    assert_eq!(world.service().states_of(b1), Some(silent.len()));
+    // They go on where they were if it comes back.
+    world.check_says("b1", true, None, 0);
+    for flow in told {
+        world.live.remove(flow);
+    }
+    world.stays();
 }
 
 /// A number that cannot be had changes nothing but that the backend is down.

@@ -30,8 +30,9 @@ fn track_all<K: Copy, M: Memory<K>>(
 ) -> Decision {
     let starts = question.signals.starts;
     if let Some(backend) = live_connection(question, memory) {
-        if flags.has(Flags::COUNTS) && (starts || question.signals.ends) {
-            recount(question, memory);
+        let counts = flags.has(Flags::COUNTS);
+        if (counts || M::ENDS) && (starts || question.signals.ends) {
+            recount(question, memory, counts);
         }
         return Decision::to(backend.get(), Why::Tracked).new_if(starts);
     }

@@ -7,7 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use weir_hash::HashKey;
-use weir_steering::update::parts::{self, Collected, Collecting, Kept, Part, Pins, Publishing};
+use weir_steering::update::parts::{
+    self, Collected, Collecting, Found, Kept, Part, Pins, Publishing,
+};
 use weir_steering::update::{Built, Draining, Judgement, Plane, Progress, Services};
 use weir_steering::{
     BackendId, Event, EventKind, Flags, Image, Member, Role, ServiceId, ServiceState, StateKey,
@@ -335,7 +337,7 @@ impl State {
             _ => {
                 let found = flows().filter(|(_, flow)| flow.found != NONE);
                 let found: Vec<_> =
-                    found.map(|(at, flow)| (key(at), backend(flow.found))).collect();
+                    found.map(|(at, flow)| Found::Pending(key(at), backend(flow.found))).collect();
                 Collected::Found(found.into_iter())
             }
         };

@@ -139,9 +139,9 @@ fn elsewhere(
     let services = config.services.iter().filter(|service| service.forward.is_full_nat());
     let all = services.flat_map(|service| {
         let found = running.iter().filter(move |(name, _)| *name == service.name);
-        service.backends.iter().chain(found.map(|(_, one)| one))
+        service.backends.iter().chain(found.map(|(_, one)| one)).map(move |one| (service, one))
     });
-    for backend in all {
+    for (service, backend) in all {
         let some = Some(&backend.nat_sources).filter(|own| !own.is_empty());
         let Ok(way) = neigh::route(backend.address) else { continue };
         // Who is behind a router has routes.

@@ -280,7 +280,7 @@ impl Plane for Soft {
         }
         let found = update::Plane::connections(self, service);
         Ok(Some(Box::new(move |visit| {
-            found?.into_iter().for_each(|(state, backend)| visit(state, backend));
+            found?.into_iter().for_each(|(state, flow)| visit(state, flow.backend));
             Ok(())
         })))
     }

@@ -59,9 +59,11 @@ static __always_inline int find_connection(const struct flow_key *key, const str
 }
 
 /* A first packet opens a connection, FIN and RST end it, each once: its entry says so, and where open ones are
- * counted the backend's load. What was counted once is left to those that count. */
-static __always_inline void recount(const struct flow_key *key, int opens, int counts)
+ * counted the backend's load. What was counted once is left to those that count. A client outlives its
+ * connections. */
+static __always_inline void recount(const struct flow_key *key, int opens, __u32 flags)
 {
+	int counts = !!(flags & TABLE_COUNTS);
 	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 
 	if (!known)
@@ -70,7 +72,10 @@ static __always_inline void recount(const struct flow_key *key, int opens, int c
 
 	if (open && !counts)
 		return;
-	known->number = !opens ? TRACKED_ENDED : counts ? TRACKED_OPEN : 0;
+	if (opens)
+		known->number = counts ? TRACKED_OPEN : 0;
+	else
+		known->number = flags & TABLE_CLIENT ? 0 : TRACKED_ENDED;
 	if (counts && open != opens)
 		count_connection(known->backend, opens ? 1 : -1);
 }

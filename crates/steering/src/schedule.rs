@@ -314,15 +314,16 @@ fn least<K, M: Memory<K>>(hash: u64, list: &[u16], memory: &mut M) -> Option<Bac
 }
 
 /// What a first packet, FIN or RST says of a connection: the first one opens it, the others end it, each once.
-/// The connection table says so from then on, and where open ones are counted (`counts`) the backend's load does.
-/// What was counted once is left to those that count.
-pub(crate) fn recount<K, M: Memory<K>>(question: &Question<K>, memory: &mut M, counts: bool) {
+/// The connection table says so from then on, and where open ones are counted (`COUNTS`) the backend's load does.
+/// What was counted once is left to those that count. A client outlives its connections.
+pub(crate) fn recount<K, M: Memory<K>>(question: &Question<K>, memory: &mut M, flags: Flags) {
+    let (counts, client) = (flags.has(Flags::COUNTS), flags.has(Flags::CLIENT));
     let Some(entry) = memory.connection(question) else { return };
     let opens = question.signals.starts;
     if entry.open && !counts {
         return;
     }
-    let said = TrackedFlow { open: opens && counts, ended: !opens, ..entry };
+    let said = TrackedFlow { open: opens && counts, ended: !opens && !client, ..entry };
     if said != entry {
         memory.track(question, said);
     }

@@ -272,10 +272,8 @@ impl ServiceRuntime {
         }
     }
 
-    /// Whether a connection that was [told](Self::told) has ended, as the connection table says. A client outlives
-    /// its connections.
+    /// Whether a connection that was [told](Self::told) has ended, as the connection table says.
     pub fn told_end(&mut self, key: &StateKey, ended: bool) {
-        let ended = ended && !self.is_by_client();
         if let Some(told) = self.turn.as_mut().and_then(|turn| turn.told.get_mut(key)) {
             told.ended = ended;
         }

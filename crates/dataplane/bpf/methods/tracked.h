@@ -75,7 +75,7 @@ __noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 h
 	if (!find_connection(key, &q, &id))
 		return place_tracked(table, key, hash, tcp_flags, ports);
 	if (starts(&q) || ends(&q))
-		recount(key, starts(&q), !!(table->flags & TABLE_COUNTS)); /* rule: tracked.counted */
+		recount(key, starts(&q), table->flags); /* rule: tracked.counted */
 	return id;
 }
 
@@ -103,7 +103,7 @@ static __noinline __u32 unless_counted(const struct table *table, const struct f
 	if (table->flags & TABLE_COUNTS)
 		return ASK_APART;
 	if (starts(&q) || ends(&q))
-		recount(key, starts(&q), 0);
+		recount(key, starts(&q), table->flags);
 	return id;
 }
 

@@ -132,10 +132,8 @@ impl<P: Plane> Engine<P> {
             });
             Some(open)
         } else if method.info().tracks_all {
-            // A client outlives its connections.
-            let open = |ended: bool| !ended || service.is_by_client();
             let known = self.plane.connections(service.number).ok();
-            known.map(|known| known.iter().filter(|(_, flow)| open(flow.ended)).count())
+            known.map(|known| known.iter().filter(|(_, flow)| !flow.ended).count())
         } else {
             None
         }

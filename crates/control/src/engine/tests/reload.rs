@@ -118,7 +118,6 @@ fn what_has_ended_under_tracked_is_not_taken_over_as_live() {
         world.check();
         for _ in 0..4 {
             world.engine.ahead += 40;
-            world.check();
             world.engine.sweep().unwrap();
         }
         for client in 0..100 {

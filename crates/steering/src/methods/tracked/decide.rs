@@ -30,9 +30,9 @@ fn track_all<K: Copy, M: Memory<K>>(
 ) -> Decision {
     let starts = question.signals.starts;
     if let Some(backend) = live_connection(question, memory) {
-        let counts = flags.has(Flags::COUNTS);
-        if (counts || M::ENDS) && (starts || question.signals.ends) {
-            recount(question, memory, counts);
+        let keeps_count = M::ENDS || flags.has(Flags::COUNTS);
+        if keeps_count && (starts || question.signals.ends) {
+            recount(question, memory, flags);
         }
         return Decision::to(backend.get(), Why::Tracked).new_if(starts);
     }

@@ -40,7 +40,7 @@ struct {
 enum card_count {
 	CARD_HIT,     /* a rule led them */
 	CARD_MISS,    /* none did */
-	CARD_DROPPED, /* a socket at this end sent them: the kernel has chosen their queue */
+	CARD_DROPPED, /* a socket had sent them, and there was no memory for a copy without it */
 	CARD_COUNTS,
 };
 
@@ -128,15 +128,17 @@ int weir_card(struct __sk_buff *skb)
 	struct card_flow flow = {};
 	__u32 queue = 0;
 
-	if (read_flow(skb, &flow)) {
-		/* The kernel goes by the queue that its socket had, and a frame that no rule has led would be taken for
-		 * a backend's there. Nobody is to send from the far end; it forwards. */
-		if (skb->sk) {
-			count(CARD_DROPPED);
-			return TC_ACT_SHOT;
-		}
-		queue = lead(&flow);
+	/* The kernel goes by the queue that a frame's socket had, also where the socket is in another network namespace,
+	 * and a frame that no rule has led would be taken for a backend's there. A copy has no socket; it comes here
+	 * again. */
+	if (skb->sk) {
+		if (bpf_clone_redirect(skb, skb->ifindex, 0) == 0)
+			return TC_ACT_STOLEN;
+		count(CARD_DROPPED);
+		return TC_ACT_SHOT;
 	}
+	if (read_flow(skb, &flow))
+		queue = lead(&flow);
 	count(queue ? CARD_HIT : CARD_MISS);
 	/* Recorded numbers begin with one. */
 	skb->queue_mapping = queue + 1;

@@ -45,7 +45,7 @@ pub struct CardCounts {
     pub hits: u64,
     /// Of no rule, to the first queue.
     pub misses: u64,
-    /// Dropped, as a socket of the far end's host sent them, for which the kernel keeps a queue.
+    /// Dropped, as a socket had sent them, for which the kernel keeps a queue, and there was no memory for a copy without.
     pub dropped: u64,
 }
 

@@ -157,11 +157,14 @@ impl Issued {
     }
 }
 
+/// Inode and time of change of a file.
+type Seen = (u64, i64, i64);
+
 /// What the agent's file says just now. A new one takes the place of the old one, so its number tells them apart.
 #[derive(Debug)]
 struct Ids {
     file: PathBuf,
-    last: Mutex<(Option<(u64, i64, i64)>, Option<Issued>)>,
+    last: Mutex<(Option<Seen>, Option<Issued>)>,
 }
 
 impl Ids {

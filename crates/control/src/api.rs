@@ -463,7 +463,7 @@ async fn add(
 ) -> Reply<Answer> {
     let NewBackend { name, address, port, weight, nat_sources } = new;
     let backend = Backend { name, address, port, weight, drain: false, backup: false, nat_sources };
-    change(&engine, from, |reply| Command::Add(service, backend, reply)).await
+    change(&engine, from, |reply| Command::Add(service, Box::new(backend), reply)).await
 }
 
 async fn remove(
@@ -626,7 +626,7 @@ async fn set(
     let WantedBackend { address, port, weight, drain, nat_sources } = wanted;
     may_be_called(&name)?;
     let backend = Backend { name, address, port, weight, drain, backup: false, nat_sources };
-    change(&engine, from, |reply| Command::Set(service, backend, reply)).await
+    change(&engine, from, |reply| Command::Set(service, Box::new(backend), reply)).await
 }
 
 /// # Errors

@@ -57,7 +57,7 @@ pub enum Command {
     /// As [`Status`](Self::Status), without what no metric shows.
     Numbers(oneshot::Sender<Result<Status, EngineError>>),
     /// Adds a backend to a service.
-    Add(String, Backend, oneshot::Sender<Done>),
+    Add(String, Box<Backend>, oneshot::Sender<Done>),
     /// Removes a backend from a service.
     Remove(String, String, oneshot::Sender<Done>),
     /// Starts or ends the draining of a backend.
@@ -104,7 +104,7 @@ pub enum Command {
     /// As [`By`](Self::By), with what is expected of the instance.
     Asked(Box<Asked>),
     /// Makes a backend what it is to be: adds it, or changes weight and draining of the one that is there.
-    Set(String, Backend, oneshot::Sender<Done>),
+    Set(String, Box<Backend>, oneshot::Sender<Done>),
     /// What a snapshot needs; if so asked, with the tables themselves.
     Inside(bool, oneshot::Sender<Result<Inside, EngineError>>),
     /// A few numbers of each service.
@@ -243,7 +243,7 @@ impl<P: Plane> Engine<P> {
             Command::Inside(whole, reply) => drop(reply.send(self.inside(whole))),
             Command::Sample(reply) => drop(reply.send(self.sample())),
             Command::Set(service, backend, reply) => {
-                let done = self.make_backend(&service, backend);
+                let done = self.make_backend(&service, *backend);
                 self.answer_change(done, self.known_of(&service), reply);
             }
             Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
@@ -253,7 +253,7 @@ impl<P: Plane> Engine<P> {
             Command::History(reply) => drop(reply.send(Ok(self.history_report()))),
             Command::Text(number, reply) => drop(reply.send(self.text_of(number))),
             Command::Add(service, backend, reply) => {
-                let done = self.add_backend(&service, backend).map(|said| (said, true));
+                let done = self.add_backend(&service, *backend).map(|said| (said, true));
                 self.answer_change(done, self.known_of(&service), reply);
             }
             Command::Remove(service, backend, reply) => {

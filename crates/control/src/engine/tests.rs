@@ -446,18 +446,20 @@ fn a_full_disc_refuses_commands_and_not_failover() {
 fn a_full_backend_table_refuses_a_backend() {
     let mut world = World::new(1);
     world.engine.plane.limits.backends = 3;
-    let add = |reply| Command::Add("a".into(), backend(0, 9), reply);
+    let add = |reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply);
     let refused = world.ask(add).expect_err("no number is left").to_string();
     assert!(refused.contains("limits.backends"), "{refused}");
     world.engine.plane.limits.backends = 10;
     for operation in [Operation::SetBackend, Operation::ResetLane] {
         world.engine.plane.refuse(operation);
-        let refused = world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply));
+        let refused = world.ask(|reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply));
         assert!(refused.expect_err("refused").to_string().contains("on demand"));
         assert_eq!(world.engine.services["a"].pool.len(), 3);
         world.engine.plane.refuse_nothing();
     }
-    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).expect("there is room");
+    world
+        .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply))
+        .expect("there is room");
 }
 
 /// A backend that could not be removed keeps its connections; one that was removed and could not
@@ -490,7 +492,7 @@ fn a_removal_is_whole_or_not_at_all() {
 fn an_undo_that_fails_is_tried_again() {
     let mut world = World::new(1);
     world.start(0, 0..60);
-    let add = |reply| Command::Add("a".into(), backend(0, 9), reply);
+    let add = |reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply);
     let known = |world: &World| world.engine.plane.backends.keys().copied().collect::<Vec<_>>();
     let before = known(&world);
     world.engine.plane.refuse(Operation::Show);

@@ -335,12 +335,7 @@ impl ServiceRuntime {
         let agreed = self.agreed.is_some();
         // Where it makes a table without the others, nobody was asked, and what was seen here has to do.
         let in_step = agreed && !self.alone;
-        // A SYN to one that is dead has begun nothing; its client's next one may come to another balancer.
-        let dead = |backend| {
-            agreed && self.name_of(backend).is_some_and(|name| self.dead_here.contains(&name))
-        };
-        let seen = seen.filter(|(_, backend, _)| !in_step && !dead(*backend));
-        let begun: Vec<_> = seen.chain(said.filter(|_| in_step)).collect();
+        let begun = seen.filter(|_| !in_step).chain(said.filter(|_| in_step));
         for (key, backend, born) in begun {
             // What an agent has said to be open at its backend, and not to have ended, stays there.
             let stays = |known: Known| {

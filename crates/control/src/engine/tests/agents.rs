@@ -538,7 +538,7 @@ fn agents_hear_of_backends_that_come(method: &str) {
     let mut agents = world.agents();
     let mut fourth = world.call(4, 4, 4);
     assert!(fourth.endpoints.endpoint.is_empty());
-    world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).unwrap();
+    world.ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply)).unwrap();
     world.engine.look_at_agents();
     let Ok(Order::Endpoints(list)) = fourth.orders.try_recv() else { panic!("it is told") };
     assert_eq!(list.endpoint.len(), 1);
@@ -809,7 +809,7 @@ fn a_question_is_answered_by_all_that_were_there(method: &str) {
     world.collected(&back, second, &[]);
     assert!(world.engine.has_collected(second));
     // Who has none to answer for, and is asked for some later, has nothing to answer either.
-    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).unwrap();
+    world.ask(|reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply)).unwrap();
     world.engine.look_at_agents();
     assert!(world.engine.has_collected(second));
     // What was not asked, what comes before all has been listed, and more than there may be.
@@ -920,7 +920,7 @@ fn agents_hear_how_packets_come() {
     assert_eq!(read(stranger.serving.as_ref().expect("it is told")), []);
     world.engine.look_at_agents();
     assert!(stranger.orders.try_recv().is_err(), "nothing is new");
-    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).unwrap();
+    world.ask(|reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply)).unwrap();
     world.engine.look_at_agents();
     let Ok(Order::Serving(said)) = stranger.orders.try_recv() else { panic!("it is told") };
     assert_eq!(read(&said).len(), 1);

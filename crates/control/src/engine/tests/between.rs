@@ -95,7 +95,9 @@ fn packets_and_failures_come_between_any_two_steps() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut world = World::new(1);
     for n in 4..9 {
-        world.ask(|reply| Command::Add("a".into(), backend(0, n), reply)).expect("it is new");
+        world
+            .ask(|reply| Command::Add("a".into(), Box::new(backend(0, n)), reply))
+            .expect("it is new");
     }
     let (sender, mut commands) = channel(64).expect("descriptors");
     world.engine.urgent = commands.urgent();

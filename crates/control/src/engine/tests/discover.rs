@@ -102,12 +102,18 @@ fn who_is_found_or_added_has_sources_of_its_own() {
     assert_eq!(ports(&world, "web-10.7.0.1"), Some((1, 1)));
 
     let added = |n: u8| Backend { nat_sources: vec![source(n)], ..backend(0, 4) };
-    let refused = world.ask(|reply| Command::Add("a".into(), added(3), reply)).unwrap_err();
+    let refused =
+        world.ask(|reply| Command::Add("a".into(), Box::new(added(3)), reply)).unwrap_err();
     assert!(refused.to_string().contains("10.0.9.3 is not one of balancer.nat_sources"));
-    world.ask(|reply| Command::Add("a".into(), added(2), reply)).expect("it has that one");
-    let refused = world.ask(|reply| Command::Set("a".into(), added(1), reply)).unwrap_err();
+    world
+        .ask(|reply| Command::Add("a".into(), Box::new(added(2)), reply))
+        .expect("it has that one");
+    let refused =
+        world.ask(|reply| Command::Set("a".into(), Box::new(added(1)), reply)).unwrap_err();
     assert!(refused.to_string().contains("nat_sources: with others, backend b4"), "{refused}");
-    world.ask(|reply| Command::Set("a".into(), backend(0, 4), reply)).expect("it names none");
+    world
+        .ask(|reply| Command::Set("a".into(), Box::new(backend(0, 4)), reply))
+        .expect("it names none");
     assert_eq!(ports(&world, "b4"), Some((1, 1)));
 
     web.nat_sources = vec![source(1)];

@@ -126,7 +126,8 @@ fn nobody_joins_where_frames_do_not_get() {
             backup: false,
             nat_sources: Vec::new(),
         };
-        let by_command = world.ask(|reply| Command::Add("a".into(), joins.clone(), reply));
+        let by_command =
+            world.ask(|reply| Command::Add("a".into(), Box::new(joins.clone()), reply));
         assert!(by_command.unwrap_err().to_string().contains(words));
         let mut config = config_with(&world.directory, 1, "");
         config.services[0].backends.push(joins);

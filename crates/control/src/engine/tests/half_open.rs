@@ -211,7 +211,7 @@ fn what_is_beyond_the_limits_moves_with_the_pool_and_not_else() {
     let b2 = id(&world, "b2");
     world.moved(&mut others, 1.0 / 6.0, |_, to| to == b2);
     world.check();
-    let add = |reply| Command::Add("a".into(), backend(0, 4), reply);
+    let add = |reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply);
     world.ask(add).expect("there is room");
     let b4 = id(&world, "b4");
     world.moved(&mut others, 0.2, |_, to| to == b4);

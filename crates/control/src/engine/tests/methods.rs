@@ -129,7 +129,7 @@ fn no_flow_breaks_that_need_not() {
         println!("{fields}");
         let mut world = World::with(1, fields);
         world.start_at(0..300, &["b1", "b2", "b3"]);
-        world.change(|reply| Command::Add("a".into(), backend(0, 4), reply));
+        world.change(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply));
         world.wait(silent);
         let went = world.start_at(300..600, &["b1", "b2", "b3", "b4"]);
         assert!(went.contains(&world.id("b4")), "it gets new flows");
@@ -163,7 +163,7 @@ fn no_flow_breaks_that_need_not() {
         world.wait(silent);
         let went = world.start_at(1_400..1_600, &["b2", "b3"]);
         assert_eq!(went.len(), 2);
-        world.change(|reply| Command::Add("a".into(), backend(0, 5), reply));
+        world.change(|reply| Command::Add("a".into(), Box::new(backend(0, 5)), reply));
         let gone = world.id("b4");
         world.lose(gone);
         world.change(|reply| Command::Remove("a".into(), "b4".into(), reply));
@@ -193,7 +193,9 @@ fn jet_respects_its_horizon() {
     world.check();
     assert!(flows.iter().all(|flow| world.live.contains_key(flow)));
 
-    world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it can be added");
+    world
+        .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply))
+        .expect("it can be added");
     let at = world.id("b4");
     assert!(!world.start(0, 1_100..1_200).contains(&at), "it waits");
     world.engine.ahead += 100;
@@ -209,7 +211,9 @@ fn jet_respects_its_horizon() {
     world.start_at(0..2_000, &["b1", "b2", "b3"]);
     world.live.clear();
     world.start(0, 2_000..4_000);
-    world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it can be added");
+    world
+        .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply))
+        .expect("it can be added");
     let at = world.id("b4");
     let moved = world.live.iter().filter(|(flow, _)| {
         let frame = Frame::new(**flow).tcp_flags(TcpFlags::ACK).build();
@@ -396,7 +400,9 @@ fn random_changes_break_no_flow() {
                 0 if next < 250 => {
                     let new = backend(0, next);
                     next += 1;
-                    world.ask(|reply| Command::Add("a".into(), new, reply)).expect("it is new");
+                    world
+                        .ask(|reply| Command::Add("a".into(), Box::new(new), reply))
+                        .expect("it is new");
                 }
                 1 if spare && pool.len() > 3 => {
                     world.lose(member.id);
@@ -476,7 +482,9 @@ fn cheetahs_cookies_lead_home() {
         let mut live = world.open(0..500);
         assert_eq!(world.engine.plane.memory.connections.len(), 100);
         // Between a SYN and its first ACK.
-        world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it is new");
+        world
+            .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply))
+            .expect("it is new");
         world.drain("a", "b1").expect("there");
         world.cookies_lead_home(&live);
         let (drained, new) = (world.id("b1"), world.id("b4"));
@@ -496,7 +504,9 @@ fn cheetahs_cookies_lead_home() {
         live.retain(|connection| connection.backend != drained);
         world.cookies_lead_home(&live);
         // Its number waits for it, and its successor in the pool gets another.
-        world.ask(|reply| Command::Add("a".into(), backend(0, 5), reply)).expect("it is new");
+        world
+            .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 5)), reply))
+            .expect("it is new");
         world.cookies_lead_home(&live);
         let down = world.health("a", "b3", false);
         world.upkeep();
@@ -572,7 +582,9 @@ fn baselines_break_what_they_are_known_to_break() {
         let mut world = World::with(1, fields);
         world.start(0, 0..4_000);
         world.check();
-        world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it is new");
+        world
+            .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply))
+            .expect("it is new");
         let live = std::mem::take(&mut world.live);
         let stayed = live.iter().filter(|(flow, backend)| {
             let frame = Frame::new(**flow).tcp_flags(TcpFlags::ACK).build();

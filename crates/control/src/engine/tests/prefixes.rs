@@ -296,7 +296,7 @@ fn counters_are_right_after_any_history() {
                 let address = Ipv4Addr::new(10, 8, 0, added).into();
                 let (a, name) = ("a".to_owned(), format!("n{added}"));
                 let one = Backend { name, address, weight: 3, ..backend(0, 1) };
-                let _ = world.ask(|reply| Command::Add(a, one, reply));
+                let _ = world.ask(|reply| Command::Add(a, Box::new(one), reply));
             }
             7 if added > 0 => {
                 if rng.random() {

@@ -87,9 +87,9 @@ impl Running {
                 let _ = world.ask(|r| Command::Weight(service, "b1".into(), weight, r));
             }
             1 => drop(world.ask(|r| Command::Drain(service, "b2".into(), some, r))),
-            2 => drop(world.ask(|r| Command::Add(service, backend(number, spare), r))),
+            2 => drop(world.ask(|r| Command::Add(service, Box::new(backend(number, spare)), r))),
             3 => drop(world.ask(|r| Command::Remove(service, format!("b{spare}"), r))),
-            4 => drop(world.ask(|r| Command::Set(service, backend(number, spare), r))),
+            4 => drop(world.ask(|r| Command::Set(service, Box::new(backend(number, spare)), r))),
             5 => {
                 // Nobody comes from there.
                 let prefix = format!("198.51.{spare}.0/24");

@@ -168,7 +168,9 @@ fn who_begins_while_a_method_is_changed_is_known() {
                 world.live.insert(flow, at);
             }
             world.ask(|reply| Command::Weight("a".into(), "b1".into(), 7, reply)).expect("fine");
-            world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("fine");
+            world
+                .ask(|reply| Command::Add("a".into(), Box::new(backend(0, 4)), reply))
+                .expect("fine");
             world.drain("a", "b2").expect("fine");
             println!("{from:?} to {to:?}");
             world.check();

@@ -466,7 +466,7 @@ fn cookies_lead_home_under_the_next_control_plane() {
         answer.try_recv().expect("it is answered").expect("it is there");
         world.upkeep();
         let (reply, mut answer) = oneshot::channel();
-        world.engine.handle(Command::Add("a".into(), backend(0, 1), reply));
+        world.engine.handle(Command::Add("a".into(), Box::new(backend(0, 1)), reply));
         answer.try_recv().expect("it is answered").expect("it is new");
         world.upkeep();
         let begun: Vec<(Outcome, u32)> =

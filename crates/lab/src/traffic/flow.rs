@@ -86,8 +86,18 @@ impl Client {
     }
 }
 
+/// A task's place among those of its client, given back however it ends: a run waits for all of them.
+struct Slot(Rc<Client>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.slots.set(self.0.slots.get() - 1);
+    }
+}
+
 /// Makes one connection after the other until there are too many tasks or the run finishes.
 pub(crate) async fn slot(client: Rc<Client>, number: usize) {
+    let _slot = Slot(Rc::clone(&client));
     let mut ports = Ports::of(number);
     while !client.finishing.get() && client.slots.get() <= client.quota.get() {
         let mut plan = client.planner.borrow_mut().draw(&client.shared.spec);
@@ -112,7 +122,6 @@ pub(crate) async fn slot(client: Rc<Client>, number: usize) {
             client.think(sulk).await;
         }
     }
-    client.slots.set(client.slots.get() - 1);
 }
 
 /// The books on one connection. Dropped without [`Flow::end`], it counts as given up.

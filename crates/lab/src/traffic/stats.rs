@@ -76,7 +76,7 @@ struct KindCounters {
 pub struct Stats {
     names: Vec<String>,
     backends: Vec<BackendCounters>,
-    kinds: [KindCounters; 5],
+    kinds: [KindCounters; Kind::ALL.len()],
     /// Kinds of which nobody has promised that they are kept.
     unpromised: Vec<Kind>,
     open: AtomicI64,

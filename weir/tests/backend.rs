@@ -427,7 +427,7 @@ fn what_does_not_fit_is_refused() {
         (on(&["--undo"]), 2, "cannot be used with"),
         (on(&["--config", "weir.toml"]), 2, "cannot be used with"),
         (vec!["doctor", "--vip", "10.0.0.1"], 2, "--backend"),
-        (vec!["doctor"], 2, "--config"),
+        (vec!["doctor"], 1, "/etc/weir/weir.toml"),
         (vec!["agent", "--timestamps-only"], 2, "--service"),
     ] {
         let said = ends(netns, &arguments, status);

@@ -191,7 +191,7 @@ fn every_mutation_applies() {
 const TRIED: usize = 40;
 
 /// The faults that are tried, by their places: all if `WEIR_MUTATIONS` says `all`, those in whose description it
-/// stands, or without it those that always are, and as many others as `WEIR_SEED` draws.
+/// stands, or without it those that always are, and as many others, of those whose case is known, as `WEIR_SEED` draws.
 fn chosen(all: &[mutations::Mutation]) -> Vec<usize> {
     let only = std::env::var("WEIR_MUTATIONS").unwrap_or_default();
     let places = 0..all.len();
@@ -203,6 +203,9 @@ fn chosen(all: &[mutations::Mutation]) -> Vec<usize> {
             println!("WEIR_SEED={seed}");
             let (mut chosen, others): (Vec<usize>, Vec<usize>) =
                 places.partition(|at| all[*at].always);
+            // The others take all cases, which is for `make mutations`.
+            let others = others.into_iter().filter(|at| all[*at].case.is_some());
+            let others: Vec<usize> = others.collect();
             let more = TRIED.saturating_sub(chosen.len());
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             chosen.extend(others.choose_multiple(&mut rng, more));

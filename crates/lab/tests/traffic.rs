@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use weir_lab::traffic::{BackendSnapshot, BrokenConnection, Failure, Kind, Mix, Report, Snapshot};
+use weir_lab::traffic::{
+    BackendSnapshot, BrokenConnection, Failure, Kind, KindSnapshot, Mix, Report, Snapshot,
+};
 use weir_lab::{Lab, LabSpec, Traffic, TrafficHandle, TrafficSpec, sleep};
 
 fn lab() -> Lab {
@@ -61,13 +63,15 @@ fn undisturbed_connections_complete() {
     let traffic = Traffic::start(&lab, spec()).unwrap();
     // A reader may see one that has just ended and not yet been replaced.
     until_settled(&traffic);
-    until(&traffic, "all kinds", |now| now.kinds.iter().all(|kind| kind.started > 0));
+    // One of QUIC needs a server of it, which this lab has not.
+    let drawn = |kind: &&KindSnapshot| kind.kind != Kind::Quic;
+    until(&traffic, "all kinds", |now| now.kinds.iter().filter(drawn).all(|kind| kind.started > 0));
     until(&traffic, "ends", |now| now.completed > 50);
     assert!(traffic.stats().snapshot().peak <= 200);
     let report = traffic.finish().unwrap();
     assert_balanced(&report);
     assert_eq!(report.totals.completed, report.totals.started, "{report:?}");
-    for kind in &report.totals.kinds {
+    for kind in report.totals.kinds.iter().filter(drawn) {
         assert!(kind.completed > 0, "{kind:?}");
     }
     assert_eq!(report.totals.backends[0].new, report.totals.started);

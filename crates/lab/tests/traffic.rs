@@ -133,8 +133,8 @@ fn new_connections_to_a_backend_long_dead_are_broken() {
 fn the_death_of_another_backend_is_no_excuse() {
     let lab = lab();
     let impatient = TrafficSpec {
-        timeout: Duration::from_secs(1),
-        udp_timeout: Duration::from_millis(200),
+        timeout: Duration::from_secs(5),
+        udp_timeout: Duration::from_secs(1),
         detection: Duration::from_secs(300),
         ..spec()
     };

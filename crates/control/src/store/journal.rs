@@ -115,8 +115,9 @@ impl Journal {
 
     /// Whether somebody has removed what it has written, or has put something else there, or has emptied it.
     pub fn is_gone(&self) -> bool {
+        let log = log_of(&self.document);
         self.written.is_some() && !self.has_document()
-            || self.log.as_ref().is_some_and(|log| !log.is_whole(&log_of(&self.document)))
+            || self.log.as_ref().map_or_else(|| is_link(&log), |here| !here.is_whole(&log))
     }
 
     /// Whether the document is as it was written. Where that cannot be told, it is.
@@ -145,8 +146,12 @@ impl Journal {
     /// [`StoreError::Io`]; both files say what they did then.
     pub fn rewrite<T: Serialize>(&mut self, document: &T) -> Result<(), StoreError> {
         let text = Document::save(&self.document, document)?;
-        // The log is not this document's.
+        // The log is not this document's; a link in its place would be in the way of whoever reads it next.
         self.log = None;
+        let log = log_of(&self.document);
+        if is_link(&log) {
+            fs::remove_file(&log).map_err(StoreError::io("remove", &log))?;
+        }
         self.written = Some((text.len() as u64, xxh3_64(&text)));
         self.mark = mark_of(&self.document).ok();
         Ok(())
@@ -220,6 +225,10 @@ impl Log {
 fn mark_of(path: &Path) -> io::Result<Mark> {
     let about = fs::symlink_metadata(path)?;
     Ok((about.dev(), about.ino(), about.len(), (about.mtime(), about.mtime_nsec())))
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
 fn log_of(document: &Path) -> PathBuf {

@@ -168,13 +168,9 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     common::assert_unbroken(&mut held, "after all", &balancer);
 }
 
-/// A source that backends have no route to is not taken by connections to those that name the other one; and what
-/// a backend names changes under its connections by force only.
-#[test]
-fn connections_come_from_the_sources_that_a_backend_names() {
-    let _alone = common::alone();
-    let lab = common::lab_of(elsewhere(4));
-    let balancer = common::start_spec(&lab, spec("concury"));
+/// Gives a balancer another source, to which backends have no route, and lets its backends name the one that it had.
+/// Returns its file.
+fn with_a_source_nobody_reaches(balancer: &Balancer) -> String {
     let lines = fs::read_to_string(balancer.config()).unwrap();
     // Nobody's network: what is sent there goes nowhere.
     let lines = lines.replace("\"10.77.0.2\"", "\"10.77.0.2\", \"10.99.0.1\"");
@@ -187,6 +183,17 @@ fn connections_come_from_the_sources_that_a_backend_names() {
     }
     fs::write(balancer.config(), &text).unwrap();
     balancer.command(&["reload", "--break-connections"]).unwrap();
+    text
+}
+
+/// A source that backends have no route to is not taken by connections to those that name the other one; and what
+/// a backend names changes under its connections by force only.
+#[test]
+fn connections_come_from_the_sources_that_a_backend_names() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(4));
+    let balancer = common::start_spec(&lab, spec("concury"));
+    let text = with_a_source_nobody_reaches(&balancer);
     let mut held = common::hold_both(&lab, 80);
     common::assert_unbroken(&mut held, "all have a source that is reached", &balancer);
     let open = |address: &str| {
@@ -222,18 +229,7 @@ fn a_backend_that_is_added_comes_from_the_sources_that_it_names() {
     let _alone = common::alone();
     let lab = common::lab_of(elsewhere(4));
     let balancer = common::start_spec(&lab, BalancerSpec { pool: 3, ..spec("concury") });
-    let lines = fs::read_to_string(balancer.config()).unwrap();
-    // Nobody's network: what is sent there goes nowhere.
-    let lines = lines.replace("\"10.77.0.2\"", "\"10.77.0.2\", \"10.99.0.1\"");
-    let mut text = String::new();
-    for line in lines.lines() {
-        text = format!("{text}{line}\n");
-        if line.starts_with("address = \"10.77.2.") {
-            text += "nat_sources = [\"10.77.0.2\"]\n";
-        }
-    }
-    fs::write(balancer.config(), &text).unwrap();
-    balancer.command(&["reload", "--break-connections"]).unwrap();
+    with_a_source_nobody_reaches(&balancer);
     let add = |sources: &[&str]| {
         let mut words = vec!["backend", "add", "web4", "b3", "10.77.2.4", "--port", "8080"];
         for source in sources {

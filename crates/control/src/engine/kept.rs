@@ -1,6 +1,6 @@
 //! What a restart goes on from stands in the run directory (and in the state directory, if that is another). Somebody
-//! may clear it away while weir runs, or put something else there: nothing that is written to files without names is found again, and a start
-//! would know no connection.
+//! may clear it away while weir runs, or put something else there: nothing that is written to files without names is
+//! found again, and a start would know no connection.
 
 use super::{Engine, EngineError, tolerate};
 use crate::config::Config;

@@ -1,7 +1,7 @@
 //! Services whose table all balancers of a fleet have alike: the leader builds it, in a step, of the states of all,
 //! and the others get it from it, or from one another (docs/fleet.md, In step).
 
-use super::fleet::{FleetNews, digest_of, digest_of_rows};
+use super::fleet::{Fleet, FleetNews, digest_of, digest_of_rows};
 use super::service::ServiceRuntime;
 use super::{Command, Engine, EngineError};
 use crate::tables::{Shelf, Wish, get};
@@ -57,6 +57,13 @@ impl Fetching {
     /// Why.
     pub fn why(&self) -> Option<&str> {
         self.lacks.as_ref()?.1.as_deref()
+    }
+}
+
+impl Fleet {
+    /// Whether the configuration that a step goes by is on its way here still.
+    pub(super) fn awaits_configuration(&self, step: &Step) -> bool {
+        self.is_followed() && self.change() < step.change
     }
 }
 

@@ -305,8 +305,7 @@ impl<P: Plane> Engine<P> {
         let table = |name: &str| step.as_ref().and_then(|step| step.table_at(step.stage, name));
         let rows = |name: &str| step.as_ref().and_then(|step| step.rows_at(step.stage, name));
         let learning = self.is_learning();
-        let awaits =
-            fleet.is_followed() && step.as_ref().is_some_and(|step| fleet.change() < step.change);
+        let awaits = step.as_ref().is_some_and(|step| fleet.awaits_configuration(step));
         let mut ready = Vec::new();
         for &number in numbers {
             let Some(name) = self.names.get(&number).cloned() else { continue };
@@ -793,8 +792,7 @@ impl<P: Plane> Engine<P> {
     /// done without.
     fn awaits_members(&self, step: &Step, pools: &Pools) -> bool {
         let Some(fleet) = &self.fleet else { return false };
-        fleet.change() < step.change
-            && fleet.is_followed()
+        fleet.awaits_configuration(step)
             && pools.iter().any(|(name, pool)| {
                 self.services.get(name).is_some_and(|service| service.lacks_one_of(pool))
             })

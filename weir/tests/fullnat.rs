@@ -168,6 +168,35 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     common::assert_unbroken(&mut held, "after all", &balancer);
 }
 
+/// Of a service with several addresses it is said what the one becomes that a flow is for; and by a snapshot, which has
+/// no connections, which sources there are.
+#[test]
+fn each_address_of_a_service_is_explained() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(1));
+    let more_services = format!(
+        "\n[[service]]\nname = \"wide\"\nvip = [\"10.77.0.101\", \"10.78.0.0/24\"]\nport = 80\n\
+         method = \"concury\"\n{FULL_NAT}\n[[service.backend]]\nname = \"b0\"\naddress = \"10.77.2.1\"\nport = 8080\n"
+    );
+    let balancer =
+        common::start_spec(&lab, BalancerSpec { pool: 1, more_services, ..spec("concury") });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json").display().to_string();
+    balancer.command(&["snapshot", "--tables", "--output", &file]).unwrap();
+    for vip in ["10.77.0.101", "10.78.0.7"] {
+        let to = format!("{vip}:80");
+        let becomes = format!("{vip} becomes 10.77.2.1 port 8080, and {vip} again in answers");
+        let flow = ["explain", "tcp", "10.77.1.1:4000", &to];
+        let explained = balancer.command(&flow).unwrap();
+        assert!(explained.contains(&becomes), "{explained}");
+        assert!(explained.contains("4000 has none, and would become 10.77.0.2:"), "{explained}");
+        let explained = balancer.command(&[&flow[..], &["--snapshot", &file]].concat()).unwrap();
+        assert!(explained.contains(&becomes), "{explained}");
+        let source = "10.77.1.1:4000 becomes one of 10.77.0.2 ports 1024 to 32767: which one";
+        assert!(explained.contains(source), "{explained}");
+    }
+}
+
 /// Gives a balancer another source, to which backends have no route, and lets its backends name the one that it had.
 /// Returns its file.
 fn with_a_source_nobody_reaches(balancer: &Balancer) -> String {

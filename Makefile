@@ -51,9 +51,9 @@ help:
 	@echo 'make container-test [PROGRAM=target/release/weir]'
 	@echo '            the container, built by its recipe (or of PROGRAM, which is much sooner), in front of two'
 	@echo '            servers: stopped, killed, started again, and without each of its capabilities'
-	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
+	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000] [ONLY=random_frames]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
-	@echo '            BPF program and its twin, of a grammar and blind'
+	@echo '            BPF program and its twin, of a grammar and blind, and in bursts (ONLY: not)'
 	@echo 'make mutations'
 	@echo '            faults of the packet path, each of which the corpus must find'
 	@echo 'make p4-test'
@@ -124,7 +124,7 @@ site:
 fuzz:
 	@scripts/setup test
 	@scripts/fuzz $(SECONDS)
-	@scripts/fuzz-frames $(FRAMES)
+	@scripts/fuzz-frames $(FRAMES) $(ONLY)
 
 mutations:
 	@scripts/setup test

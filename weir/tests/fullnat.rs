@@ -180,6 +180,10 @@ fn each_address_of_a_service_is_explained() {
     );
     let balancer =
         common::start_spec(&lab, BalancerSpec { pool: 1, more_services, ..spec("concury") });
+    common::eventually("it serves", || {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "wide"), "b0")["check"]["up"] == true
+    });
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("snapshot.json").display().to_string();
     balancer.command(&["snapshot", "--tables", "--output", &file]).unwrap();

@@ -4,6 +4,8 @@ METHOD := $(if $(FLEET),cheetah,concury)
 SECONDS := 30
 EVENTS := 500
 KILLS := 200
+MINUTES := 60
+ONLY :=
 FRAMES := 1000000
 FORWARD := l2
 PLANE := kernel
@@ -17,7 +19,7 @@ RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills upgrade-test install-test container-test fuzz mutations p4-test kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills soak-accounting upgrade-test install-test container-test fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -39,6 +41,9 @@ help:
 	@echo '            one history of faults under connections'
 	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
 	@echo '            SIGKILLs at random moments of changes of method, pool and file under connections'
+	@echo 'make soak-accounting [MINUTES=60] [ONLY=every_packet_is_counted_once] [WEIR_SEED=N]'
+	@echo '            what drivers received is what was forwarded, left to the kernel and dropped, by five ways to'
+	@echo '            backends (ONLY one of them), each for so long'
 	@echo 'make upgrade-test [OLD=COMMIT] [NEW=COMMIT]'
 	@echo '            a version takes the place of an older one, and goes again, under connections'
 	@echo 'make install-test [SUITE=bookworm]'
@@ -46,9 +51,9 @@ help:
 	@echo 'make container-test [PROGRAM=target/release/weir]'
 	@echo '            the container, built by its recipe (or of PROGRAM, which is much sooner), in front of two'
 	@echo '            servers: stopped, killed, started again, and without each of its capabilities'
-	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
+	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000] [ONLY=random_frames]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
-	@echo '            BPF program and its twin, of a grammar and blind'
+	@echo '            BPF program and its twin, of a grammar and blind, and in bursts (ONLY: not)'
 	@echo 'make mutations'
 	@echo '            faults of the packet path, each of which the corpus must find'
 	@echo 'make p4-test'
@@ -94,6 +99,10 @@ soak-kills:
 	@scripts/setup test
 	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
 
+soak-accounting:
+	@scripts/setup test
+	@WEIR_SECONDS=$$(($(MINUTES) * 60)) cargo test --locked --release -p weir --test accounting $(ONLY) -- --nocapture
+
 # OLD and NEW: commits or programs, see scripts/upgrade-test.
 upgrade-test:
 	@scripts/setup test
@@ -115,7 +124,7 @@ site:
 fuzz:
 	@scripts/setup test
 	@scripts/fuzz $(SECONDS)
-	@scripts/fuzz-frames $(FRAMES)
+	@scripts/fuzz-frames $(FRAMES) $(ONLY)
 
 mutations:
 	@scripts/setup test

@@ -5,7 +5,7 @@
 //! `count_interfaces` that holds of each interface, by every way to backends; and while packets come, within those
 //! that are in flight.
 //!
-//! `WEIR_SECONDS=3600` goes on for so long in each test; `WEIR_SEED=n` draws the same again.
+//! `WEIR_SECONDS=3600` goes on for so long in each test (`make soak-accounting`); `WEIR_SEED=n` draws the same again.
 
 mod common;
 
@@ -160,6 +160,15 @@ fn seconds() -> Duration {
     Duration::from_secs(long.unwrap_or(0))
 }
 
+/// Prints what was compared at last, which has been so at the end of each round.
+fn print_sums(what: &str, started: Instant, rounds: u64, [forwarded, passed, dropped]: [u64; 3]) {
+    let (seconds, all) = (started.elapsed().as_secs(), forwarded + passed + dropped);
+    println!(
+        "{what}, {seconds} s, {rounds} rounds: {all} came in = {forwarded} forwarded + {passed} left to the kernel + \
+         {dropped} dropped"
+    );
+}
+
 /// Something that is done while packets are counted.
 fn meddle(rng: &mut StdRng, lab: &Lab, balancer: &Balancer) -> &'static str {
     let backend = rng.random_range(0..BACKENDS);
@@ -205,7 +214,8 @@ fn meddle(rng: &mut StdRng, lab: &Lab, balancer: &Balancer) -> &'static str {
 fn every_packet_is_counted_once() {
     let _alone = common::alone();
     let seed = common::seed();
-    let end = Instant::now() + seconds();
+    let started = Instant::now();
+    let end = started + seconds();
     let mut rng = StdRng::seed_from_u64(seed);
     let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
     let balancer = common::start_spec(&lab, BalancerSpec::new(WEIR, BACKENDS));
@@ -234,10 +244,7 @@ fn every_packet_is_counted_once() {
         sums = now;
         rounds += 1;
     }
-    let [forwarded, passed, dropped] = sums;
-    println!(
-        "{rounds} rounds: {forwarded} forwarded, {passed} left to the kernel, {dropped} dropped"
-    );
+    print_sums("l2", started, rounds, sums);
 }
 
 /// What weir says became of frames, by the interface that they came by: forwarded, left to the kernel, dropped.
@@ -321,7 +328,8 @@ struct Place {
 /// whenever traffic pauses, and within what is in flight otherwise.
 fn counted_by_interface(place: &Place, balancer_lines: &str) -> (Arc<Lab>, Balancer) {
     let seed = common::seed();
-    let end = Instant::now() + seconds();
+    let started = Instant::now();
+    let end = started + seconds();
     let mut rng = StdRng::seed_from_u64(seed);
     let &Place { topology, forward, interfaces, returned } = place;
     let lab = common::lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
@@ -391,10 +399,9 @@ fn counted_by_interface(place: &Place, balancer_lines: &str) -> (Arc<Lab>, Balan
     assert_eq!(answers.is_some_and(|answers| answers > 100), returned, "{answers:?}");
     // Most of them see packets come.
     assert!(came > compared, "{came} frames came in {compared} comparisons");
-    println!(
-        "{}: {rounds} rounds: {compared} comparisons while {came} frames came: {before:?}",
-        topology.name()
-    );
+    let sums = [0, 1, 2].map(|what| before.values().map(|row| row[what]).sum::<u64>());
+    print_sums(topology.name(), started, rounds, sums);
+    println!("{compared} comparisons while {came} frames came: {before:?}");
     (lab, balancer)
 }
 

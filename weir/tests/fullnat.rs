@@ -4,13 +4,13 @@
 mod common;
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{WEB4, WEIR, dropped};
+use common::{Held, WEB4, WEIR, dropped};
 use serde_json::Value;
-use weir_lab::topology::{Topology, VIP4};
+use weir_lab::topology::{BALANCER4, Topology, VIP4, backend4, client4};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const FULL_NAT: &str = "forward = \"fullnat\"";
@@ -166,6 +166,88 @@ fn it_is_explained_and_changes_that_break_are_refused() {
     fs::write(balancer.config(), text.replace("nat_log = true", "nat_log = false")).unwrap();
     balancer.command(&["reload"]).unwrap();
     common::assert_unbroken(&mut held, "after all", &balancer);
+}
+
+/// Of a service with several addresses it is said what the one becomes that a flow is for; and by a snapshot, which has
+/// no connections, which sources there are.
+#[test]
+fn each_address_of_a_service_is_explained() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(1));
+    let more_services = format!(
+        "\n[[service]]\nname = \"wide\"\nvip = [\"10.77.0.101\", \"10.78.0.0/24\"]\nport = 80\n\
+         method = \"concury\"\n{FULL_NAT}\n[[service.backend]]\nname = \"b0\"\naddress = \"10.77.2.1\"\nport = 8080\n"
+    );
+    let balancer =
+        common::start_spec(&lab, BalancerSpec { pool: 1, more_services, ..spec("concury") });
+    common::eventually("it serves", || {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "wide"), "b0")["check"]["up"] == true
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json").display().to_string();
+    balancer.command(&["snapshot", "--tables", "--output", &file]).unwrap();
+    for vip in ["10.77.0.101", "10.78.0.7"] {
+        let to = format!("{vip}:80");
+        let becomes = format!("{vip} becomes 10.77.2.1 port 8080, and {vip} again in answers");
+        let flow = ["explain", "tcp", "10.77.1.1:4000", &to];
+        let explained = balancer.command(&flow).unwrap();
+        assert!(explained.contains(&becomes), "{explained}");
+        assert!(explained.contains("4000 has none, and would become 10.77.0.2:"), "{explained}");
+        let explained = balancer.command(&[&flow[..], &["--snapshot", &file]].concat()).unwrap();
+        assert!(explained.contains(&becomes), "{explained}");
+        let source = "10.77.1.1:4000 becomes one of 10.77.0.2 ports 1024 to 32767: which one";
+        assert!(explained.contains(source), "{explained}");
+    }
+}
+
+/// Of one client's port there is a connection to each address and port of a service, and each has its own source.
+#[test]
+fn connections_to_all_addresses_and_ports_of_a_service_are_told_apart() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(4));
+    let client = &lab.clients()[0];
+    for prefix in ["10.77.0.101", "10.78.0.0/24"] {
+        common::sh(client, &format!("ip route add {prefix} via {BALANCER4}"));
+    }
+    let backend = |n| {
+        let address = backend4(n);
+        format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"{address}\"\nport = 8080\n")
+    };
+    let more_services = format!(
+        "\n[[service]]\nname = \"wide\"\nvip = [\"10.77.0.101\", \"10.78.0.0/24\"]\nport = \"8000-8063\"\n\
+         method = \"concury\"\n{FULL_NAT}\n[service.check]\nport = 8080\n{}",
+        (0..4).map(backend).collect::<String>()
+    );
+    let balancer = common::start_spec(&lab, BalancerSpec { more_services, ..spec("concury") });
+    let open = || {
+        let mut held = Vec::new();
+        for vip in ["10.77.0.101", "10.78.0.1", "10.78.0.254"] {
+            for (port, source) in [8000, 8001, 8063]
+                .into_iter()
+                .flat_map(|port| (20_000..20_006).map(move |source| (port, source)))
+            {
+                let to = SocketAddr::new(vip.parse::<IpAddr>().unwrap(), port);
+                let from = SocketAddr::new(client4(0, 0).into(), source);
+                let one = Held::open(from, to);
+                held.push(one.unwrap_or_else(|error| panic!("{from} to {to}: {error}")));
+            }
+        }
+        held
+    };
+    let mut held = client.enter(open).unwrap();
+    common::assert_unbroken(&mut held, "at first", &balancer);
+    common::eventually("each has a source of its own", || {
+        let status = balancer.status().unwrap();
+        let sources = status["nat_sources"].as_array().expect("there are two");
+        sources.iter().map(|one| one["open"].as_u64().unwrap()).sum::<u64>() >= held.len() as u64
+    });
+    common::command(&balancer, "backend drain wide b0");
+    common::assert_unbroken(&mut held, "while a backend drains", &balancer);
+    balancer.kill();
+    common::assert_unbroken(&mut held, "without a control plane", &balancer);
+    balancer.launch().unwrap();
+    common::assert_unbroken(&mut held, "with a control plane again", &balancer);
 }
 
 /// Gives a balancer another source, to which backends have no route, and lets its backends name the one that it had.

@@ -96,6 +96,9 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         balancer.command(&["explain", "tcp", "10.77.1.1:4000", "10.77.0.100:80"]).unwrap();
     assert!(explained.contains("10.77.0.100 becomes 10.77.2."), "{explained}");
     assert!(explained.contains(" port 8080, and 10.77.0.100 again in answers"), "{explained}");
+    for flow in [("10.77.1.1:4000", "10.77.0.100:80"), ("[fd77::1:1]:4000", "[fd77::100]:80")] {
+        common::assert_explained_alike(&balancer, flow, &["backend", "translated"]);
+    }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("snapshot.json").display().to_string();
     balancer.command(&["snapshot", "--output", &file]).unwrap();

@@ -6,14 +6,15 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::hops::{outcome, ping};
 use common::{WEB4, WEB6, WEIR};
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_lab::topology::{BALANCER4, BALANCER6, Topology};
-use weir_lab::{BalancerSpec, Lab, LabSpec, NetNs};
+use weir_lab::topology::{BALANCER4, BALANCER6, INTERFACE, Topology, VIP4, client4};
+use weir_lab::{BalancerSpec, FrameSender, Lab, LabSpec, NetNs};
 use weir_testbed::xdp::Pinned;
+use weir_wire::checksum::Checksum;
 
 /// A machine that is busy with other things is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,6 +46,54 @@ fn the_balancer_answers_pings_to_its_services() {
     assert!(ping(client, WEB4.ip(), 1, PATIENCE).unwrap(), "the kernel answers");
     let status = balancer.status().unwrap();
     assert_eq!(outcome(&status, "echo_answered", "dropped"), 20);
+}
+
+/// An echo request of the first client's to a service, as a frame.
+fn echo_request() -> Vec<u8> {
+    let mut header = vec![0x45, 0, 0, 60, 0, 1, 0, 0, 64, 1, 0, 0];
+    header.extend(client4(0, 0).octets());
+    header.extend(VIP4.octets());
+    let mut message = vec![8, 0, 0, 0, 0, 7, 0, 1];
+    message.extend([0x77; 32]);
+    for (bytes, at) in [(&mut header, 10), (&mut message, 2)] {
+        let sum = Checksum::default().add_bytes(bytes).finish();
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    // To the balancer's address of Ethernet.
+    let ethernet = vec![0x02, 0x77, 0, 0, 0xff, 1, 0x02, 0x77, 0, 0, 1, 1, 8, 0];
+    [ethernet, header, message].concat()
+}
+
+/// However many ask, each processor answers 50 at once, and then as many in a second as the file says.
+#[test]
+fn a_flood_of_pings_gets_no_more_answers_than_the_file_says() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "icmp_per_second = 1");
+    let client = &lab.clients()[0];
+    let sender = FrameSender::open(client, INTERFACE).unwrap();
+    let requests = vec![echo_request(); 64];
+    let began = Instant::now();
+    let counted = |reason: &str| outcome(&balancer.status().unwrap(), reason, "dropped");
+    common::eventually("what is beyond is dropped", || {
+        sender.send(&requests).unwrap();
+        counted("echo_limited") >= 1_000
+    });
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let processors = processors.lines().filter(|line| line.starts_with("processor")).count() as u64;
+    let (answered, replies) = (counted("echo_answered"), told(client, "IcmpInEchoReps"));
+    let most = processors * (51 + began.elapsed().as_secs());
+    assert!((1..=most).contains(&answered), "{answered}, and {most} may be");
+    assert!((1..=most).contains(&replies), "{replies} came back, and {most} may");
+    // Another rate holds from the reload on.
+    let text = std::fs::read_to_string(balancer.config()).unwrap();
+    let text = text.replacen("icmp_per_second = 1\n", "icmp_per_second = 1000\n", 1);
+    std::fs::write(balancer.config(), text).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    common::sysctl(client, "ipv4/ping_group_range", "0 2147483647");
+    common::eventually("pings are answered", || {
+        ping(client, WEB4.ip(), 20, Duration::from_secs(2)).unwrap()
+    });
 }
 
 /// Another XDP program sees what is none of weir's, and nothing of what is: through reloads, a trace, a killed

@@ -98,6 +98,8 @@ fn a_reload_changes_the_tunnel_under_connections() {
         balancer.command(&["explain", "tcp", "10.77.1.1:4000", "10.77.0.100:80"]).unwrap();
     assert!(explained.contains("fou to port 5555 from 10.77.0.2 to 10.77.2."), "{explained}");
     assert!(explained.contains("up to 1472 bytes"), "{explained}");
+    let flow = ("10.77.1.1:4000", "10.77.0.100:80");
+    common::assert_explained_alike(&balancer, flow, &["backend", "through"]);
 
     let status = balancer.status().unwrap();
     change(balancer.config(), &before, "forward = \"l2\"");

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_plane::Listen;
 use weir_steering::{
@@ -220,10 +221,56 @@ impl Snapshot {
         let image = decode_table(text)
             .map_err(|error| format!("the table of service {}: {error}", service.name))?;
         decide((service, salt), &image, &flow, &mut said);
+        let is_it = |one: &&BackendStatus| said.backend.as_ref() == Some(&one.name);
+        if let Some(backend) = service.backends.iter().find(is_it) {
+            self.explain_way(service, backend, &flow, &mut said);
+        }
         if service.sources.is_some() {
             said.source = Some("its lists of sources are not in the snapshot".into());
         }
         Ok(said)
+    }
+
+    /// How packets of a flow reached its backend, if not as they were.
+    fn explain_way(
+        &self,
+        service: &ServiceStatus,
+        backend: &BackendStatus,
+        flow: &FlowKey,
+        said: &mut Explanation,
+    ) {
+        let is_full_nat = service.forward == Forward::FullNat.name();
+        if is_full_nat || service.forward == Forward::Nat.name() {
+            said.is_translated(flow, backend.address, backend.port);
+        }
+        if is_full_nat {
+            said.from = Some(self.sources_of(backend, flow));
+        }
+        if let Some(tunnel) = backend.tunnel {
+            let port = service.tunnel_port;
+            let port = port.map_or_else(String::new, |port| format!(" to port {port}"));
+            let forward = format!("{}{port}", service.forward);
+            said.is_tunnelled(forward, tunnel, backend.address);
+        }
+    }
+
+    /// The sources that a flow could have towards a backend under full NAT.
+    fn sources_of(&self, backend: &BackendStatus, flow: &FlowKey) -> String {
+        let own = &backend.nat_sources;
+        let may_be = |one: &&NatSourceStatus| {
+            one.address.is_ipv4() == backend.address.is_ipv4()
+                && (own.is_empty() || own.contains(&one.address))
+        };
+        let name = |one: &NatSourceStatus| {
+            let (first, last) = one.ports;
+            format!("{} ports {first} to {last}", one.address)
+        };
+        let all: Vec<String> = self.status.nat_sources.iter().filter(may_be).map(name).collect();
+        let client = SocketAddr::from((unmap_address(&flow.src), flow.src_port));
+        format!(
+            "{client} becomes one of {}: which one is not in a snapshot",
+            if all.is_empty() { "the balancer's sources".to_owned() } else { all.join(", ") }
+        )
     }
 
     /// What became of packets to where no service was: those of backends may be translated.

@@ -116,6 +116,24 @@ pub fn weir(arguments: &[&str]) -> Output {
     Command::new(WEIR).args(arguments).output().expect("running weir")
 }
 
+/// The lines of `weir explain` that begin with these words are there, and the same by the balancer as by a snapshot of
+/// it.
+pub fn assert_explained_alike(balancer: &Balancer, (from, to): (&str, &str), words: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("whole.json").display().to_string();
+    balancer.command(&["snapshot", "--tables", "--output", &file]).unwrap();
+    let flow = ["explain", "tcp", from, to];
+    let asked = balancer.command(&flow).unwrap();
+    let told = balancer.command(&[&flow[..], &["--snapshot", &file]].concat()).unwrap();
+    for word in words {
+        let line = |text: &str| {
+            let found = text.lines().find(|line| line.starts_with(word));
+            found.unwrap_or_else(|| panic!("no {word}: {text}")).to_owned()
+        };
+        assert_eq!(line(&told), line(&asked));
+    }
+}
+
 /// Runs `weir` with arguments and a text at its standard input.
 pub fn weir_fed(arguments: &[&str], text: &str) -> Output {
     let mut command = Command::new(WEIR);

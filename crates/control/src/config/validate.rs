@@ -127,6 +127,10 @@ pub(super) fn validate(
         (plane, place(&raw.get_ref().mode))
     });
     let tunnel_source = file.balancer.as_ref().and_then(|raw| raw.get_ref().tunnel_source.clone());
+    let begin = file.balancer.as_ref().map_or([None, None], |raw| {
+        let raw = raw.get_ref();
+        [place_of(raw.tunnel_source.as_ref()), place_of(raw.tunnel_source6.as_ref())]
+    });
     let mut balancer = balancer(file.balancer, problems);
     balancer.plane = plane.or(balancer.plane);
     let af_xdp = af_xdp::table(file.af_xdp, problems);
@@ -188,6 +192,7 @@ pub(super) fn validate(
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
     forward::answers_apart(&file.service, problems);
+    forward::begins_elsewhere(&file.service, begin, &balancer, problems);
     full_nat::has_sources(&file.service, &balancer.nat, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();

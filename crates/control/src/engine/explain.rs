@@ -8,7 +8,8 @@ use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 use weir_plane::forward::Origin;
 use weir_plane::{Listen, Plane, SourceTable, VipKey};
 use weir_steering::{
@@ -112,6 +113,34 @@ impl Explanation {
         }
         let differs = |other: &Elsewhere| other.answered && other.backend != self.backend;
         self.disagreement = self.fleet.iter().any(differs);
+    }
+
+    /// Its packets get this backend's address, and a port if it has one of its own, in the place of those that they are
+    /// for.
+    pub(crate) fn is_translated(&mut self, flow: &FlowKey, address: IpAddr, port: Option<u16>) {
+        let vip = unmap_address(&flow.dst);
+        let port = port.map_or_else(String::new, |port| format!(" port {port}"));
+        self.translation =
+            Some(format!("{vip} becomes {address}{port}, and {vip} again in answers"));
+    }
+
+    /// Its packets reach the backend at this address through a tunnel.
+    pub(crate) fn is_tunnelled(
+        &mut self,
+        forward: impl Display,
+        tunnel: TunnelStatus,
+        address: IpAddr,
+    ) {
+        let from = tunnel.source.map_or("nowhere: no address here".into(), |from| from.to_string());
+        let spread = match tunnel.spread {
+            0 => String::new(),
+            bits => format!("/{}", 32 - bits),
+        };
+        let largest = match tunnel.largest {
+            0 => String::new(),
+            bytes => format!(", for packets of up to {bytes} bytes"),
+        };
+        self.tunnel = Some(format!("{forward} from {from}{spread} to {address}{largest}"));
     }
 
     /// It comes to an address and port that packets under full NAT come from.
@@ -306,30 +335,16 @@ impl<P: Plane> Engine<P> {
         said.backend = Some(member.wanted.name.clone());
         said.address = Some(address.to_string());
         let known = self.plane.backend(id);
-        said.translation = known.and_then(|known| known.translation).map(|to| {
-            let vip = service.configured.vip;
-            let port = to.port.map_or_else(String::new, |port| format!(" port {port}"));
-            format!("{vip} becomes {address}{port}, and {vip} again in answers")
-        });
+        if let Some(to) = known.and_then(|known| known.translation) {
+            said.is_translated(flow, address, to.port);
+        }
         if service.configured.forward.is_full_nat() {
             said.from = Some(self.source_text(flow, id));
         }
         let Some(tunnel) = known.and_then(|known| known.tunnel) else { return };
         let status =
             TunnelStatus::of(&tunnel, address, self.plane.path_mtu(address).unwrap_or(None));
-        let from = status.source.map_or("nowhere: no address here".into(), |from| from.to_string());
-        let spread = match status.spread {
-            0 => String::new(),
-            bits => format!("/{}", 32 - bits),
-        };
-        let largest = match status.largest {
-            0 => String::new(),
-            bytes => format!(", for packets of up to {bytes} bytes"),
-        };
-        said.tunnel = Some(format!(
-            "{} from {from}{spread} to {address}{largest}",
-            service.configured.forward
-        ));
+        said.is_tunnelled(service.configured.forward, status, address);
     }
 
     fn service_of(&self, flow: &FlowKey) -> Option<&ServiceRuntime> {

@@ -129,3 +129,36 @@ fn tunnels_and_where_they_begin() {
         assert!(error.contains(word), "{error}");
     }
 }
+
+/// Backends have the services' addresses, and take what comes from one for forged.
+#[test]
+fn no_tunnel_begins_at_an_address_of_a_service() {
+    let parse = |source: &str, vip: &str, forward: &str| {
+        let text = format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\n{source}\n[[service]]\nname = \"web\"\nvip = \"{vip}\"\n\
+             port = 80\nforward = \"{forward}\"\n[service.check]\nenabled = false\n[[service.backend]]\n\
+             name = \"b1\"\naddress = \"10.0.9.11\"\n"
+        );
+        Config::parse(&text, "weir.toml").map_err(|error| error.to_string())
+    };
+    for (source, vip, forward, whose) in [
+        ("tunnel_source = \"10.0.0.1\"", "10.0.0.1", "ipip", Some("10.0.0.1")),
+        ("tunnel_source = \"10.0.0.0/24\"", "10.0.0.1", "gre", Some("10.0.0.1")),
+        ("tunnel_source = \"10.0.0.7\"", "10.0.0.0/24", "fou", Some("10.0.0.0/24")),
+        ("tunnel_source6 = \"2001:db8::1\"", "2001:db8::1", "gue", Some("2001:db8::1")),
+        ("tunnel_source = \"10.0.0.2\"", "10.0.0.1", "ipip", None),
+        ("tunnel_source = \"10.0.1.0/24\"", "10.0.0.1", "gre", None),
+        // Nobody asks for it.
+        ("tunnel_source = \"10.0.0.1\"", "10.0.0.1", "l2", None),
+    ] {
+        match (parse(source, vip, forward), whose) {
+            (Ok(_), None) => {}
+            (Err(error), Some(whose)) => {
+                let words = format!("service \"web\" has {whose}: its backends have that");
+                assert!(error.starts_with("weir.toml:3: balancer: tunnel_source"), "{error}");
+                assert!(error.contains(&words), "{error}");
+            }
+            (found, _) => panic!("{source}, {vip}, {forward}: {found:?}"),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use toml::Spanned;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
@@ -9,7 +10,8 @@ use weir_steering::MethodId;
 
 use super::super::error::Problems;
 use super::super::forward::{Answers, Forward, Mss, TunnelSource};
-use super::super::{Protocol, written};
+use super::super::{Protocol, Vip, written};
+use super::Balancer;
 use super::scope::Scope;
 use super::service::{self, claim, is_host, title};
 
@@ -152,6 +154,48 @@ pub(super) fn answers_apart(services: &[Spanned<written::Service>], problems: &m
                     protocol.name()
                 ),
                 "let the server listen on a port for each service, and give it as port",
+            );
+        }
+    }
+}
+
+/// Tunnels begin at no address of a service: backends have those themselves, and drop what comes from one as forged.
+/// `given`: where the file says where tunnels begin, over IPv4 and over IPv6.
+pub(super) fn begins_elsewhere(
+    services: &[Spanned<written::Service>],
+    given: [Option<Range<usize>>; 2],
+    balancer: &Balancer,
+    problems: &mut Problems<'_>,
+) {
+    let is_tunnel = |raw: &Spanned<written::Service>| {
+        let word = raw.get_ref().forward.as_ref().map(|word| word.get_ref().as_str());
+        WORDS.iter().any(|(name, forward)| Some(*name) == word && forward.is_tunnel())
+    };
+    if !services.iter().any(is_tunnel) {
+        return;
+    }
+    let v4 = balancer
+        .tunnel_source
+        .map(|source| Vip { address: source.address.into(), bits: 32 - source.spread });
+    let v6 = balancer.tunnel_source6.map(|source| Vip::host(source.into()));
+    for ((field, source), place) in
+        [("tunnel_source", v4), ("tunnel_source6", v6)].into_iter().zip(given)
+    {
+        let (Some(source), Some(place)) = (source, place) else { continue };
+        let has_it = |(at, raw): (usize, &Spanned<written::Service>)| {
+            let (claimed, _) = claim(raw.get_ref())?;
+            let vip = claimed.vips.into_iter().find(|vip| vip.meets(&source))?;
+            Some((title(raw.get_ref(), at), vip))
+        };
+        if let Some((whose, vip)) = services.iter().enumerate().find_map(has_it) {
+            problems.add(
+                place,
+                format!("balancer: {field}"),
+                format!(
+                    "{whose} has {vip}: its backends have that themselves, and drop what comes \
+                     from there as forged"
+                ),
+                "give an address that no service has",
             );
         }
     }

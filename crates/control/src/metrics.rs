@@ -246,8 +246,8 @@ fn user_plane(out: &mut Writer, plane: &PlaneStatus) {
     out.gauge("plane_rules", "Rules in force at the plane's card", count("rules") as f64);
     out.counters(
         "plane_rule_requests",
-        "Rules that the card was asked for, those that it refused, connections that found no place or queue, \
-         and rules that went as the software said something else",
+        "Rules that the card was asked for, those that it refused, packets of connections that found no place or \
+         queue, and rules that went as the software said something else",
         [
             ("asked", "rules_asked"),
             ("refused", "rules_refused"),

@@ -49,8 +49,8 @@ impl Default for Setup {
 pub struct Counts {
     /// Rules that the card was asked for.
     pub asked: u64,
-    /// Connections that were worth a rule and got none: no place, no queue, a queue in doubt, refused by the
-    /// card at once.
+    /// Packets of connections that were worth a rule and got none, as all places were taken, or were for heavier
+    /// ones.
     pub full: u64,
     /// As `full`: no queue was left for the backend.
     pub no_queue: u64,

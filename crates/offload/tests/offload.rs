@@ -99,6 +99,8 @@ fn all_get_a_rule_until_the_table_is_full() {
     let ruled = (0..15).filter(|number| world.has(*number)).count();
     assert_eq!((ruled, world.offload.counts().full), (10, 5));
     assert_eq!((0..15).map(|number| world.packets(number, 10)).sum::<u32>(), 100);
+    // By packets, as the software does not know who has come before.
+    assert_eq!(world.offload.counts().full, 55);
     // A connection ends: its place is another's.
     world.offload.ended(&flow(3), world.now);
     world.pass(2);

@@ -107,7 +107,7 @@ pub fn rules_of(card: &str, rules: u32, profile: &str) -> String {
 }
 
 /// Both processes are killed in turn while rules come and go, and nothing breaks; at the end rules lead packets.
-/// `full`: there are connections without a place.
+/// `full`: there are packets of connections without a place.
 pub fn unbroken_with_rules(lab: &Lab, balancer: &Balancer, pool: usize, what: &str, full: bool) {
     let traffic = common::mixed_traffic(lab, 150);
     let mut held = unbroken_by_kills(lab, balancer, pool, 6, what);

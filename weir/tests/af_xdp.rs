@@ -63,6 +63,14 @@ fn residue_holds() {
     unbroken_by_kills("residue", Topology::L2, "");
 }
 
+#[test]
+fn a_killed_control_plane_loses_no_frame() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "residue", "");
+    user_plane::loses_no_frame_by_kills(&lab, &balancer);
+}
+
 /// What is not for this plane is decided as without it.
 #[test]
 fn tracked_holds() {

@@ -72,6 +72,14 @@ fn concury_holds() {
 }
 
 #[test]
+fn a_killed_control_plane_loses_no_frame() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "residue", "");
+    user_plane::loses_no_frame_by_kills(&lab, &balancer);
+}
+
+#[test]
 fn residue_holds() {
     unbroken_by_kills("residue", Topology::L2, "");
 }

@@ -147,7 +147,7 @@ fn unbroken_without_rules(lab: &Lab, balancer: &Balancer) -> String {
         (&table, "goes on without rules of a card: "),
         (&table, "rules (rte_flow): none ("),
         (&log, "the plane goes on without rules of a card"),
-        (&common::stdout(&read), "weir_plane_rules 0"),
+        (&common::stdout(&read), "weir_plane_rules{card=\"rte_flow\"} 0"),
     ] {
         assert!(all.contains(part), "no {part:?} in {all}");
     }

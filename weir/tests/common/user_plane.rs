@@ -211,6 +211,10 @@ pub fn unbroken_with_rules(lab: &Lab, balancer: &Balancer, pool: usize, what: &s
     assert!(status["counts"]["rules_asked"].as_u64() > Some(20), "{status}");
     let table = balancer.command(&["status"]).unwrap();
     assert!(table.contains(&format!("rules ({card}): ")), "{table}");
+    let mut curl = lab.balancer().command("curl").unwrap();
+    let read = curl.args(["-s", "http://127.0.0.1:9469/metrics"]).output().unwrap();
+    let (read, labelled) = (common::stdout(&read), format!("weir_plane_rules{{card=\"{card}\"}} "));
+    assert!(read.contains(&labelled), "no {labelled:?} in {read}");
     decides(balancer, &mut held);
     enough(traffic);
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 use weir_lab::topology::INTERFACE;
-use weir_lab::{Balancer, FrameSender, Lab, PoolControl, TrafficHandle};
+use weir_lab::{Backend, Balancer, FrameSender, Lab, PoolControl, TrafficHandle};
 use weir_testbed::packet::PacketSocket;
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, parse};
@@ -121,8 +121,8 @@ impl Drop for Over<'_> {
 fn send_and_find(lab: &Lab, over: &AtomicBool, found: &AtomicU64) {
     let sender = FrameSender::open(&lab.clients()[0], INTERFACE).unwrap();
     let socket = || PacketSocket::open(INTERFACE).unwrap();
-    let sockets: Vec<PacketSocket> =
-        lab.backends().iter().map(|backend| backend.netns().enter(socket).unwrap()).collect();
+    let at = |backend: &Backend| (backend.netns().enter(socket).unwrap(), backend.mac());
+    let sockets: Vec<(PacketSocket, [u8; 6])> = lab.backends().iter().map(at).collect();
     let mut buffer = vec![0; 2_048];
     let mut number = 0u32;
     while !over.load(Relaxed) {
@@ -139,9 +139,10 @@ fn send_and_find(lab: &Lab, over: &AtomicBool, found: &AtomicU64) {
         }
         sender.send(&frames).unwrap();
         common::eventually("each frame comes to a backend", || {
-            for socket in &sockets {
+            for (socket, mac) in &sockets {
                 while let Some(frame) = socket.receive(&mut buffer, Duration::ZERO).unwrap() {
-                    if let Ok(packet) = parse(frame) {
+                    // Not one that the switch has sent everywhere.
+                    if let Some(packet) = parse(frame).ok().filter(|_| frame.starts_with(mac)) {
                         missing.remove(&packet.flow);
                     }
                 }

@@ -63,6 +63,14 @@ fn residue_holds() {
     unbroken_by_kills("residue", Topology::L2, "");
 }
 
+#[test]
+fn a_killed_control_plane_loses_no_frame() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "residue", "");
+    user_plane::loses_no_frame_by_kills(&lab, &balancer);
+}
+
 /// What is not for this plane is decided as without it.
 #[test]
 fn tracked_holds() {
@@ -350,6 +358,26 @@ fn it_sleeps_when_idle() {
         table.contains(&format!("plane af-xdp: process {process}, 0 restarts; busy ")),
         "{table}"
     );
+}
+
+/// One that is stopped takes what it is handed with it, until it is ended: another one takes its place, and what was
+/// lost is sent again.
+#[test]
+fn one_that_stands_still_is_ended() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "residue", "");
+    let mut held = common::hold_both(&lab, 20);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "before", &balancer));
+    let first = process(&balancer);
+    common::sh(lab.balancer(), &format!("kill -STOP {first}"));
+    common::assert_unbroken(&mut held, "as one stands still", &balancer);
+    gone(first);
+    let second = process(&balancer);
+    assert_ne!(first, second);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "by another", &balancer));
+    let log = fs::read_to_string(balancer.log()).unwrap();
+    assert!(log.contains("stands still: it is ended"), "{log}");
 }
 
 /// One that cannot begin says why, packets are decided all the same, and it is tried again.

@@ -72,6 +72,14 @@ fn concury_holds() {
 }
 
 #[test]
+fn a_killed_control_plane_loses_no_frame() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "residue", "");
+    user_plane::loses_no_frame_by_kills(&lab, &balancer);
+}
+
+#[test]
 fn residue_holds() {
     unbroken_by_kills("residue", Topology::L2, "");
 }
@@ -139,7 +147,7 @@ fn unbroken_without_rules(lab: &Lab, balancer: &Balancer) -> String {
         (&table, "goes on without rules of a card: "),
         (&table, "rules (rte_flow): none ("),
         (&log, "the plane goes on without rules of a card"),
-        (&common::stdout(&read), "weir_plane_rules 0"),
+        (&common::stdout(&read), "weir_plane_rules{card=\"rte_flow\"} 0"),
     ] {
         assert!(all.contains(part), "no {part:?} in {all}");
     }

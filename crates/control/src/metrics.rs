@@ -240,14 +240,17 @@ fn user_plane(out: &mut Writer, plane: &PlaneStatus) {
             .into_iter()
             .map(|name| ([("what", name)], count(name))),
     );
-    if plane.offload.is_none() {
-        return;
-    }
-    out.gauge("plane_rules", "Rules in force at the plane's card", count("rules") as f64);
+    // An emulated one's figures say whose they are.
+    let Some(card) = plane.offload.as_deref() else { return };
+    out.gauges(
+        "plane_rules",
+        "Rules in force at the plane's card",
+        [([("card", card)], count("rules") as f64)],
+    );
     out.counters(
         "plane_rule_requests",
-        "Rules that the card was asked for, those that it refused, connections that found no place or queue, \
-         and rules that went as the software said something else",
+        "Rules that the card was asked for, those that it refused, packets of connections that found no place or \
+         queue, and rules that went as the software said something else",
         [
             ("asked", "rules_asked"),
             ("refused", "rules_refused"),
@@ -255,7 +258,7 @@ fn user_plane(out: &mut Writer, plane: &PlaneStatus) {
             ("doubted", "rules_doubted"),
         ]
         .into_iter()
-        .map(|(what, name)| ([("what", what)], count(name))),
+        .map(|(what, name)| ([("card", card), ("what", what)], count(name))),
     );
     out.counters(
         "plane_rule_frames",
@@ -263,7 +266,7 @@ fn user_plane(out: &mut Writer, plane: &PlaneStatus) {
          although they came by a backend's queue",
         ["led", "steered", "steered_apart"]
             .into_iter()
-            .map(|name| ([("way", name)], count(name))),
+            .map(|name| ([("card", card), ("way", name)], count(name))),
     );
 }
 

@@ -18,7 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_dataplane::user::told_in;
 use weir_host::files;
+use weir_plane::UserStatus;
 
 /// In the run directory: held by the process while it runs, and what it said when it could not.
 const LOCK: &str = "plane.lock";
@@ -33,6 +35,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often one that is another than the one that is wanted is asked to end.
 const ASK_TO_END: Duration = Duration::from_secs(1);
+/// How often somebody looks whether it goes on, which it tells once a second, and how often it has told nothing when it
+/// stands still. Looks are counted, not time: a machine that was stopped itself has been looked at once.
+const LOOK_STILL: Duration = Duration::from_secs(1);
+const STILL: u32 = 10;
 /// One that has run so long has begun well.
 const WELL_BEGUN: Duration = Duration::from_secs(5);
 
@@ -231,6 +237,23 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Which process told last that packets are handed to it, how long it had run, and how often that was the same since.
+#[derive(Default)]
+struct Still {
+    told: Option<(u32, u64)>,
+    looks: u32,
+}
+
+impl Still {
+    /// Takes what is told now. Returns whether a process has told nothing new for too long.
+    fn is_over(&mut self, told: Option<(u32, u64)>) -> bool {
+        let same = told.is_some() && told == self.told;
+        self.looks = if same { self.looks + 1 } else { 0 };
+        self.told = told;
+        self.looks >= STILL
+    }
+}
+
 struct Watch {
     process: Process,
     pins: PathBuf,
@@ -244,7 +267,12 @@ impl Watch {
         let mut child: Option<(Child, Instant)> = None;
         let (mut pause, mut next) = (FIRST_PAUSE, Instant::now());
         let mut asked = None;
+        let (mut still, mut looked) = (Still::default(), Instant::now());
         while !self.stop.load(Ordering::Relaxed) {
+            if looked.elapsed() > LOOK_STILL {
+                looked = Instant::now();
+                self.end_if_still(&mut still);
+            }
             if let Some((process, since)) = &mut child {
                 if let Ok(Some(status)) = process.try_wait() {
                     let well = since.elapsed() > WELL_BEGUN;
@@ -259,6 +287,20 @@ impl Watch {
                 next = Instant::now() + LOOK;
             }
             thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends one that is handed packets and does nothing with them: somebody has stopped it, or it waits for what does
+    /// not come. Its sockets are closed then, and another one begins.
+    fn end_if_still(&self, still: &mut Still) {
+        let told = told_in(&self.pins);
+        let told =
+            told.and_then(|UserStatus { process, counts }| Some((process?, counts.nanoseconds)));
+        if still.is_over(told)
+            && let Some((process, _)) = told
+        {
+            warn!(process, looks = STILL, "the plane in user space stands still: it is ended");
+            let _ = kill(Pid::from_raw(process as i32), Signal::SIGKILL);
         }
     }
 
@@ -354,6 +396,16 @@ mod tests {
         let process = Process { kind: PlaneKind::Dpdk, arguments: Vec::new() };
         let command = process.command(Path::new("/run/a"));
         assert!(command.get_envs().any(|variable| variable == (otlp::ENDPOINT.as_ref(), None)));
+    }
+
+    #[test]
+    fn who_tells_nothing_new_for_long_stands_still() {
+        let mut still = Still::default();
+        assert!((0..100).all(|_| !still.is_over(None)), "there is none");
+        assert!((0..100).all(|time| !still.is_over(Some((7, time)))), "it goes on");
+        let looks = (0..100).take_while(|_| !still.is_over(Some((7, 99)))).count();
+        assert_eq!(looks + 1, STILL as usize);
+        assert!(!still.is_over(Some((8, 99))), "another one");
     }
 
     #[test]

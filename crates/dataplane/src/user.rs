@@ -44,6 +44,12 @@ pub(crate) fn status_of(page: &Page) -> UserStatus {
     UserStatus { process: takes.then_some(process), counts }
 }
 
+/// What the plane in user space over a data plane that is pinned in a directory tells of itself; `None` if none is
+/// wanted there.
+pub fn told_in(directory: &Path) -> Option<UserStatus> {
+    Page::open(directory).ok()?.map(|page| status_of(&page))
+}
+
 /// A data plane's memory, mapped.
 pub struct UserMemory {
     directory: PathBuf,

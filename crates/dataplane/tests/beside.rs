@@ -457,12 +457,17 @@ fn what_a_hostile_card_leads_goes_where_decide_says() {
     over_a_card(Profile::hostile(200, 24), Choice::Heavy { width: 1024, least: 4 });
 }
 
-/// Segments in the middle of connections to a service, as a burst in memory.
-fn burst_to(vip: VipKey) -> (Vec<u8>, Vec<Frame>) {
-    let to = std::net::SocketAddr::new(weir_wire::unmap_address(&vip.address), 80);
+/// Segments in the middle of so many connections of a client to a service, in turn, as a burst in memory.
+fn burst_to(vip: VipKey, connections: usize) -> (Vec<u8>, Vec<Frame>) {
+    let to = weir_wire::unmap_address(&vip.address);
+    let client: std::net::IpAddr = match to.is_ipv4() {
+        true => std::net::Ipv4Addr::new(10, 16, 0, 1).into(),
+        false => std::net::Ipv6Addr::new(0xfd10, 0, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let to = std::net::SocketAddr::new(to, vip.port.expect("it takes one port"));
     let mut area = vec![0; BURST * ROOM];
     let frames = (0..BURST).map(|place| {
-        let from = (std::net::Ipv4Addr::new(10, 16, 0, 1), 4_000 + place as u16).into();
+        let from = (client, 4_000 + (place % connections) as u16).into();
         let flow = FlowKey::new(from, to, Protocol::Tcp);
         let frame = craft::Frame::new(flow).tcp_flags(TcpFlags::ACK).build();
         let at = place * ROOM + HEADROOM;
@@ -471,6 +476,33 @@ fn burst_to(vip: VipKey) -> (Vec<u8>, Vec<Frame>) {
     });
     let frames = frames.collect();
     (area, frames)
+}
+
+/// With client affinity, too, a rule is for a connection that sends much, and not for all of a client that does.
+#[test]
+fn a_rule_is_for_a_connection_and_not_for_its_client() {
+    in_own_namespace(|| {
+        let world = World::new(9);
+        let residue = world.methods.iter().position(|method| *method == MethodId::Residue);
+        // Of the services of a method the second one.
+        let vip = world.tables.services[residue.expect("it is one of them") + 1].vip;
+        assert_eq!(vip.port, Some(443));
+        let choice = Choice::Heavy { width: 1 << 14, least: 8 };
+        let setup = weir_offload::Setup { choice, ..Default::default() };
+        let card = Nic::<usize>::new(Profile::sound(100, 60), 9);
+        let mut plane = Offloaded::new(card, setup, 9);
+        plane.begin_anew(&world.memory, 0);
+        let mut asked_after = |connections| {
+            let (mut area, mut places) = burst_to(vip, connections);
+            let (shared, queue) = (&world.memory, Queue::SOFTWARE);
+            plane.process(shared, &|_| true, queue, &mut area, &mut places, true, 100);
+            assert!(places.iter().all(|place| place.fate == Fate::Send), "{places:?}");
+            plane.counts().asked
+        };
+        assert_eq!(asked_after(BURST), 0, "each has sent one packet");
+        assert_eq!(asked_after(1), 1, "one has sent many");
+    })
+    .expect("needs root");
 }
 
 /// Two threads of one plane over one memory: no packet is lost in what they count of backends, and a grace period
@@ -497,7 +529,7 @@ fn threads_are_waited_for_and_their_counts_add_up() {
                     let memory = UserMemory::open(pins).expect("it is pinned");
                     let memory = memory.of_thread(number, 2);
                     let mut beside = Beside::default();
-                    let (mut area, frames) = burst_to(vip);
+                    let (mut area, frames) = burst_to(vip, BURST);
                     let mut sent = 0;
                     for _ in 0..ROUNDS {
                         let mut places = frames.clone();

@@ -291,8 +291,9 @@ impl DemoReport {
     /// it says before the last number how many packets came by one.
     pub fn line(&self) -> String {
         let totals = &self.traffic.totals;
-        let by_rules =
-            self.ruled.map_or(String::new(), |ruled| format!("{} packets by a rule, ", ruled.led));
+        let by_rules = self
+            .ruled
+            .map_or(String::new(), |ruled| format!("{} packets by a rule (emulated), ", ruled.led));
         format!(
             "demo: {} connections, {} pool changes, {} inevitable, {by_rules}{} broken",
             totals.ended(),

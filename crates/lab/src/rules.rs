@@ -49,7 +49,7 @@ pub struct Ruled {
     pub asked: u64,
     /// Those that it refused.
     pub refused: u64,
-    /// Connections that were worth a rule and got none.
+    /// Packets of connections that were worth a rule and got none.
     pub unplaced: u64,
     /// Rules that went as the software said something else, or could have.
     pub doubted: u64,
@@ -87,9 +87,9 @@ impl Ruled {
     pub(crate) fn words(&self) -> String {
         let Self { rules, asked, refused, unplaced, doubted, led, steered, steered_apart } = self;
         format!(
-            "rules of a card (emulated): {rules} in force, {asked} asked for, {refused} refused, {doubted} doubted, \
-             {unplaced} connections without a place; packets: {led} led, {steered} steered, {steered_apart} steered \
-             in a backend's queue"
+            "rules of a card (emulated): {rules} in force, {asked} asked for, {refused} refused, {doubted} doubted; \
+             packets: {led} led, {steered} steered, {steered_apart} steered in a backend's queue, {unplaced} of \
+             connections that found no place"
         )
     }
 }
@@ -121,7 +121,9 @@ mod tests {
         let plane = serde_json::json!({"plane": {"offload": "emulated", "counts": counts}});
         let ruled = Ruled::read(&plane).unwrap();
         assert_eq!((ruled.rules, ruled.asked, ruled.led, ruled.steered_apart), (3, 9, 70, 4));
-        assert!(ruled.words().contains("packets: 70 led, 40 steered, 4 steered in"));
+        let packets =
+            "packets: 70 led, 40 steered, 4 steered in a backend's queue, 5 of connections that";
+        assert!(ruled.words().contains(packets), "{}", ruled.words());
         let without = serde_json::json!({"plane": {"counts": counts}});
         assert_eq!(Ruled::read(&without), None);
     }

@@ -3,6 +3,7 @@
 use crate::ledger::{Ledger, Phase, Refused};
 use crate::policy::{Choice, Policy, Wish};
 use crate::rule::{Answer, Limits, Location, Queue, Refusal, Rules, Target};
+use std::collections::HashSet;
 use weir_wire::FlowKey;
 
 /// How rules are given. Times are in milliseconds.
@@ -48,8 +49,8 @@ impl Default for Setup {
 pub struct Counts {
     /// Rules that the card was asked for.
     pub asked: u64,
-    /// Connections that were worth a rule and got none: no place, no queue, a queue in doubt, refused by the
-    /// card at once.
+    /// Packets of connections that were worth a rule and got none, as all places were taken, or were for heavier
+    /// ones.
     pub full: u64,
     /// As `full`: no queue was left for the backend.
     pub no_queue: u64,
@@ -99,6 +100,9 @@ pub struct Offload<R> {
     /// What a connection must have sent for a rule, in this window, as one of less has had to go: the place is
     /// not for that one again.
     bar: u32,
+    /// Connections that another one had to go for in this window, one for each: a card takes its time to answer, and
+    /// until then all of their packets find the table full.
+    served: HashSet<FlowKey>,
     window_began: u64,
     /// Where the look at all rules goes on, and from when it counts.
     next: usize,
@@ -121,6 +125,7 @@ impl<R: Rules> Offload<R> {
             light: Vec::new(),
             counts: Counts::default(),
             bar: 0,
+            served: HashSet::new(),
             window_began: 0,
             next: 0,
             looked: 0,
@@ -174,7 +179,7 @@ impl<R: Rules> Offload<R> {
             Err(Refused::Known) => {}
             Err(Refused::Full) => {
                 self.counts.full += 1;
-                self.outweigh(packets, now);
+                self.outweigh(flow, packets, now);
             }
             Err(Refused::NoQueue) => self.counts.no_queue += 1,
             Err(Refused::Doubtful) => self.counts.doubtful += 1,
@@ -183,11 +188,12 @@ impl<R: Rules> Offload<R> {
         }
     }
 
-    /// The lightest rule goes if so many packets are worth more: the place is there for whoever asks next.
-    fn outweigh(&mut self, packets: u32, now: u64) {
+    /// The lightest rule goes if so many packets of a connection are worth more: the place is there for whoever asks
+    /// next. Once in a window for each connection.
+    fn outweigh(&mut self, flow: &FlowKey, packets: u32, now: u64) {
         while let Some(&(lately, at)) = self.light.last() {
             let bar = lately.saturating_mul(self.setup.hysteresis.max(1)).saturating_add(1);
-            if packets < bar {
+            if packets < bar || self.served.contains(flow) {
                 return;
             }
             self.light.pop();
@@ -197,6 +203,7 @@ impl<R: Rules> Offload<R> {
             if is_due {
                 self.counts.outweighed += 1;
                 self.bar = self.bar.max(bar);
+                self.served.insert(*flow);
                 return self.ledger.evict(at, now, &mut self.card);
             }
         }
@@ -342,6 +349,7 @@ impl<R: Rules> Offload<R> {
         self.window_began = now;
         self.policy.next_window();
         self.bar = 0;
+        self.served.clear();
         self.light.clear();
         for at in 0..self.ledger.places() {
             let place = Location(at as u32);

@@ -45,7 +45,8 @@ int ioctl(int fd, unsigned long number, ...)
 "#;
 
 /// A driver that takes rules: three stand there, at places 3, 7 and 40, and its table of indirection has one row for
-/// each number in WEIR_SPREAD.
+/// each number in WEIR_SPREAD. Of a rule that is not there it says one thing at one place, and another at the next, as
+/// drivers do; that at place 50 never goes.
 const DRIVER: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -113,7 +114,9 @@ int ioctl(int fd, unsigned long number, ...)
     }
     case ETHTOOL_SRXCLSRLDEL:
         if (!there[rules->fs.location])
-            return no(ENOENT);
+            return no(rules->fs.location % 2 ? ENOENT : EINVAL);
+        if (rules->fs.location == 50)
+            return no(EINVAL);
         there[rules->fs.location] = 0;
         return 0;
     case ETHTOOL_SRXCLSRLINS:
@@ -231,14 +234,24 @@ fn beside_a_driver(spread: &str) {
         "10.9.0.1:80".parse().expect("an address"),
         Protocol::Tcp,
     );
-    device.insert(Location(3), &Rule { flow, queue: Queue(1) }, Serial(1)).expect("it is taken");
-    assert_eq!(device.places_in_use().expect("it says so"), [3, 40]);
-    // Also one that is not there.
-    device.delete(Location(3), Serial(2)).expect("it goes");
-    device.delete(Location(3), Serial(3)).expect("it is gone");
     let mut answers = Vec::new();
-    device.answers(&mut |answer| answers.push((answer.serial, answer.what)));
-    assert_eq!(answers, [1, 2, 3].map(|serial| (Serial(serial), Answered::Done)));
+    let rule = Rule { flow, queue: Queue(1) };
+    // Also those that are not there any more.
+    for at in [3, 4] {
+        device.insert(Location(at), &rule, Serial(1)).expect("it is taken");
+        assert_eq!(device.places_in_use().expect("it says so"), [at, 40]);
+        device.delete(Location(at), Serial(2)).expect("it goes");
+        device.delete(Location(at), Serial(3)).expect("it is gone");
+        device.answers(&mut |answer| answers.push((answer.at, answer.serial, answer.what)));
+        assert_eq!(answers, [1, 2, 3].map(|n| (Location(at), Serial(n), Answered::Done)));
+        answers.clear();
+    }
+    // One that stays leads packets still, so nothing is answered.
+    device.insert(Location(50), &rule, Serial(1)).expect("it is taken");
+    let why = device.delete(Location(50), Serial(2)).expect_err("it does not go");
+    assert!(matches!(&why, Refusal::Unsupported(why) if why.contains("EINVAL")), "{why}");
+    device.answers(&mut |answer| answers.push((answer.at, answer.serial, answer.what)));
+    assert_eq!(answers, [(Location(50), Serial(1), Answered::Done)]);
 }
 
 /// What a process has left that was killed goes, and no more; a card that spreads the rest is refused. It runs

@@ -99,6 +99,8 @@ fn all_get_a_rule_until_the_table_is_full() {
     let ruled = (0..15).filter(|number| world.has(*number)).count();
     assert_eq!((ruled, world.offload.counts().full), (10, 5));
     assert_eq!((0..15).map(|number| world.packets(number, 10)).sum::<u32>(), 100);
+    // By packets, as the software does not know who has come before.
+    assert_eq!(world.offload.counts().full, 55);
     // A connection ends: its place is another's.
     world.offload.ended(&flow(3), world.now);
     world.pass(2);
@@ -145,6 +147,37 @@ fn heavy_connections_take_the_places_of_light_ones() {
         assert!((4..8).all(|number| world.has(number)), "{choice:?}");
         assert_eq!(world.offload.counts().outweighed, 4, "{choice:?}");
         assert!(world.packets(5, 10) == 10 && world.packets(1, 10) == 0, "{choice:?}");
+    }
+}
+
+/// One connection that is worth a place has one other go for it, however many of its packets find the table full
+/// before the card has answered.
+#[test]
+fn a_heavy_connection_takes_one_place() {
+    for choice in [
+        Choice::Heavy { width: 1024, least: 4 },
+        Choice::Sampled { one_in: 2, least: 2, flows: 100 },
+    ] {
+        let mut world = World::new(card(8, 5), Setup { choice, ..SETUP }, 4);
+        for number in 0..8 {
+            world.packets(number, 20);
+        }
+        world.pass(5);
+        for _ in 0..30 {
+            (0..8).for_each(|number| {
+                world.packets(number, 10);
+            });
+            world.pass(10);
+        }
+        assert_eq!(world.offload.ledger().rules(), 8, "{choice:?}");
+        world.packets(8, 1_000);
+        assert_eq!(world.offload.counts().outweighed, 1, "{choice:?}");
+        world.pass(2);
+        world.packets(8, 20);
+        world.pass(2);
+        assert_eq!(world.packets(8, 5), 5, "{choice:?}");
+        let others = (0..8).filter(|number| world.has(*number)).count();
+        assert_eq!(others, 7, "{choice:?}: the others keep theirs");
     }
 }
 

@@ -73,11 +73,13 @@ fn enough_huge_pages(wanted: u64, meminfo: &str) -> Result<(), Error> {
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     let size = number("Hugepagesize:").unwrap_or(2048).max(1);
-    let free = number("HugePages_Free:").unwrap_or(0) * size / 1024;
+    let count = |name: &str| number(name).unwrap_or(0);
+    // Some of what nobody has yet is promised to others.
+    let free = count("HugePages_Free:").saturating_sub(count("HugePages_Rsvd:")) * size / 1024;
     if free >= wanted {
         return Ok(());
     }
-    let all = number("HugePages_Total:").unwrap_or(0);
+    let all = count("HugePages_Total:");
     Err(Error::HugePages { wanted, free, pages: all + ((wanted - free) * 1024).div_ceil(size) })
 }
 
@@ -934,6 +936,13 @@ mod tests {
         let short = Error::HugePages { wanted: 64, free: 8, pages: 38 };
         assert!(short.to_string().contains("vm.nr_hugepages=38"));
         assert_eq!(enough_huge_pages(64, text), Err(short));
+        // Three of the four are somebody's who has not touched them yet.
+        let promised = format!("{text}HugePages_Rsvd:        3\n");
+        assert_eq!(enough_huge_pages(2, &promised), Ok(()));
+        assert_eq!(
+            enough_huge_pages(8, &promised),
+            Err(Error::HugePages { wanted: 8, free: 2, pages: 13 })
+        );
         assert_eq!(
             enough_huge_pages(2, ""),
             Err(Error::HugePages { wanted: 2, free: 0, pages: 1 })

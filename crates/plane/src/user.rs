@@ -64,7 +64,8 @@ counters! {
     rules_asked,
     /// Those that it refused, at once or later, or took no command for.
     rules_refused,
-    /// Connections that were worth a rule and got none, as there was no place, no queue, or none to be trusted.
+    /// Packets of connections that were worth a rule and got none, as there was no place, no queue, or none to be
+    /// trusted.
     rules_unplaced,
     /// Rules that went as the software said something else, or could have.
     rules_doubted,

@@ -332,16 +332,16 @@ fn plane(text: &mut Text, plane: &PlaneStatus) {
     match (offload, no_rules) {
         (Some(card), Some(why)) => text.line(format_args!("rules ({card}): none ({why})")),
         (Some(card), None) => text.line(format_args!(
-            "rules ({card}): {} in force, {} asked for, {} refused, {} without a place, {} doubted; {} frames led by \
-             them, {} steered, {} steered in a backend's queue",
+            "rules ({card}): {} in force, {} asked for, {} refused, {} doubted; {} frames led by them, {} steered, \
+             {} steered in a backend's queue, {} of connections that found no place",
             count("rules"),
             count("rules_asked"),
             count("rules_refused"),
-            count("rules_unplaced"),
             count("rules_doubted"),
             count("led"),
             count("steered"),
             count("steered_apart"),
+            count("rules_unplaced"),
         )),
         (None, _) => {}
     }

@@ -5,9 +5,23 @@ use common::{Held, SERVICES};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
-use weir_lab::{Balancer, Lab, PoolControl, TrafficHandle};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+use weir_lab::topology::INTERFACE;
+use weir_lab::{Backend, Balancer, FrameSender, Lab, PoolControl, TrafficHandle};
+use weir_testbed::packet::PacketSocket;
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol, TcpFlags, parse};
+
+const BALANCER_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 0xff, 1];
+const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
+/// Frames that are on their way at a time: fewer than the smallest ring holds.
+const BATCH: u32 = 32;
 
 pub fn plane(balancer: &Balancer) -> Value {
     balancer.status().expect("status")["plane"].clone()
@@ -93,6 +107,79 @@ pub fn unbroken_by_kills(
     held
 }
 
+/// Ends what goes on beside a test, also if that fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Sends segments of connections that nobody has, each of another one, until it is over; each has to come to a
+/// backend before more are sent. Counts those that have.
+fn send_and_find(lab: &Lab, over: &AtomicBool, found: &AtomicU64) {
+    let sender = FrameSender::open(&lab.clients()[0], INTERFACE).unwrap();
+    let socket = || PacketSocket::open(INTERFACE).unwrap();
+    let at = |backend: &Backend| (backend.netns().enter(socket).unwrap(), backend.mac());
+    let sockets: Vec<(PacketSocket, [u8; 6])> = lab.backends().iter().map(at).collect();
+    let mut buffer = vec![0; 2_048];
+    let mut number = 0u32;
+    while !over.load(Relaxed) {
+        let mut missing = BTreeSet::new();
+        let mut frames = Vec::new();
+        for _ in 0..BATCH {
+            // Addresses of 198.18.0.0/15, which nobody has.
+            let from = IpAddr::V4(Ipv4Addr::from(0xc612_0000 | number % (1 << 17)));
+            let flow = FlowKey::new((from, 4_000).into(), common::WEB4, Protocol::Tcp);
+            let frame = Frame::new(flow).macs(BALANCER_MAC, CLIENT_MAC).tcp_flags(TcpFlags::ACK);
+            frames.push(frame.build());
+            missing.insert(flow);
+            number += 1;
+        }
+        sender.send(&frames).unwrap();
+        common::eventually("each frame comes to a backend", || {
+            for (socket, mac) in &sockets {
+                while let Some(frame) = socket.receive(&mut buffer, Duration::ZERO).unwrap() {
+                    // Not one that the switch has sent everywhere.
+                    if let Some(packet) = parse(frame).ok().filter(|_| frame.starts_with(mac)) {
+                        missing.remove(&packet.flow);
+                    }
+                }
+            }
+            missing.is_empty()
+        });
+        found.fetch_add(BATCH.into(), Relaxed);
+    }
+}
+
+/// A control plane that is killed, and begins again, takes no frame with it: all that are sent meanwhile come to
+/// backends, and the plane in user space is the same throughout.
+pub fn loses_no_frame_by_kills(lab: &Lab, balancer: &Balancer) {
+    let (process, sent) = (process(balancer), count(balancer, "sent"));
+    let (over, found) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| send_and_find(lab, &over, &found));
+        let more_arrive = |when: &str| {
+            let enough = found.load(Relaxed) + 10 * u64::from(BATCH);
+            common::eventually(when, || found.load(Relaxed) >= enough);
+        };
+        more_arrive("frames come to backends");
+        for _ in 0..3 {
+            balancer.kill();
+            more_arrive("they do without a control plane");
+            balancer.launch().unwrap();
+            more_arrive("they do with another one");
+        }
+    });
+    assert_eq!(self::process(balancer), process, "the same goes on");
+    let half = found.load(Relaxed) / 2;
+    common::eventually("it was this plane that sent them", || {
+        count(balancer, "sent") >= sent + half
+    });
+}
+
 /// A table of rules, of an emulated card.
 pub fn rules(rules: u32, profile: &str) -> String {
     rules_of("emulated", rules, profile)
@@ -107,7 +194,7 @@ pub fn rules_of(card: &str, rules: u32, profile: &str) -> String {
 }
 
 /// Both processes are killed in turn while rules come and go, and nothing breaks; at the end rules lead packets.
-/// `full`: there are connections without a place.
+/// `full`: there are packets of connections without a place.
 pub fn unbroken_with_rules(lab: &Lab, balancer: &Balancer, pool: usize, what: &str, full: bool) {
     let traffic = common::mixed_traffic(lab, 150);
     let mut held = unbroken_by_kills(lab, balancer, pool, 6, what);
@@ -125,6 +212,10 @@ pub fn unbroken_with_rules(lab: &Lab, balancer: &Balancer, pool: usize, what: &s
     assert!(status["counts"]["rules_asked"].as_u64() > Some(20), "{status}");
     let table = balancer.command(&["status"]).unwrap();
     assert!(table.contains(&format!("rules ({card}): ")), "{table}");
+    let mut curl = lab.balancer().command("curl").unwrap();
+    let read = curl.args(["-s", "http://127.0.0.1:9469/metrics"]).output().unwrap();
+    let (read, labelled) = (common::stdout(&read), format!("weir_plane_rules{{card=\"{card}\"}} "));
+    assert!(read.contains(&labelled), "no {labelled:?} in {read}");
     decides(balancer, &mut held);
     enough(traffic);
 }

@@ -1,6 +1,7 @@
 //! HNLB's gain in software: what a packet costs that a rule has led to its backend's queue, beside one that is
 //! steered. The card is *emulated*, and its own work is left out: frames stand in the queues beforehand.
 
+use super::beside::cycles;
 use super::used;
 use super::world::{FRAME_BYTES, Forward, METHODS, Tables, flow, stock_of};
 use crate::error::{demand, ensure};
@@ -285,8 +286,14 @@ pub struct Request {
 pub struct Row {
     /// `emulated`: what the card is.
     pub card: &'static str,
+    /// Which ports the planes have.
+    pub plane: &'static str,
     /// The steering method.
     pub method: &'static str,
+    /// How frames get to backends.
+    pub forward: &'static str,
+    /// Number of cores.
+    pub cores: usize,
     /// Connections that the software knows, each of which a steered packet may be of.
     pub flows: u32,
     /// Connections that have a rule.
@@ -299,6 +306,16 @@ pub struct Row {
     pub steered_ns: f64,
     /// As `led_ns`, of the macswap: what of these is the ports'.
     pub macswap_ns: f64,
+    /// `led_ns` in cycles, by the rate of the time stamp counter; none where there is no such counter.
+    pub led_cycles: Option<f64>,
+    /// `software_ns` in such cycles.
+    pub software_cycles: Option<f64>,
+    /// Millions of packets that rules have led for each second of the processor.
+    pub mpps: f64,
+    /// The same of the macswap.
+    pub macswap_mpps: f64,
+    /// Median of the rounds' ratios of the two rates.
+    pub ratio_to_macswap: f64,
     /// Median of the rounds' ratios of `led_ns` to `software_ns`.
     pub ratio: f64,
     /// Quartiles of that ratio over the rounds.
@@ -325,7 +342,11 @@ impl fmt::Display for Row {
             self.ratio_spread.high,
             self.macswap_ns,
             self.ratio_above_macswap,
-        )
+        )?;
+        match (self.led_cycles, self.software_cycles) {
+            (Some(led), Some(software)) => write!(f, "; {led:.0} and {software:.0} cycles"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -365,15 +386,24 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Vec<Row>
             let of = |at: usize| Spread::of(rounds.iter().map(|costs| costs[at])).median;
             let ratio = Spread::of(rounds.iter().map(|costs| costs[3] / costs[1]));
             let above = rounds.iter().map(|costs| (costs[3] - costs[0]) / (costs[1] - costs[0]));
+            let to_macswap = rounds.iter().map(|costs| costs[0] / costs[3]);
             let row = Row {
                 card: weir_offload::emulated::LABEL,
+                plane: "memory",
                 method: method.name(),
+                forward: Forward::L2.name(),
+                cores: 1,
                 flows,
                 ruled,
                 led_ns: of(3),
                 software_ns: of(1),
                 steered_ns: of(2),
                 macswap_ns: of(0),
+                led_cycles: cycles(of(3)),
+                software_cycles: cycles(of(1)),
+                mpps: 1e3 / of(3),
+                macswap_mpps: 1e3 / of(0),
+                ratio_to_macswap: Spread::of(to_macswap).median,
                 ratio: ratio.median,
                 ratio_spread: ratio,
                 ratio_above_macswap: Spread::of(above).median,

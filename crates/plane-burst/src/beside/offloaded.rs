@@ -348,7 +348,9 @@ impl<R: Rules> Offloaded<R> {
 
     /// Gives a connection a rule, if it is worth one.
     fn offer(&mut self, burst: &mut Burst<'_>, plain: &Plain, looked: &Looked, backend: BackendId) {
-        let Wish::Yes(packets) = self.offload.wish(looked.hash) else { return };
+        // The hash is a client's where that has affinity, and a rule is one connection's.
+        let number = looked.hash ^ u64::from(plain.key.src_port);
+        let Wish::Yes(packets) = self.offload.wish(number) else { return };
         if burst.unfit || burst.now < self.quiet {
             return;
         }

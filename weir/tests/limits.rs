@@ -234,11 +234,10 @@ fn strangers(ports: Range<u16>) -> Vec<Vec<u8>> {
     ports.map(frame).collect()
 }
 
-/// A backend dies that has more flows of datagrams than may be pinned, so that the service gets no other table.
-/// Nothing new goes there all the same, nothing is dropped, the other services get theirs, and it is said until there
-/// is room.
+/// A backend dies that has more flows of datagrams than may be pinned: nothing new goes there, nothing is dropped, all
+/// services get their next tables, and it is said. One that has as many and lives cannot drain before there is room.
 #[test]
-fn where_pins_find_no_room_a_dead_backend_gets_nothing_new() {
+fn flows_of_a_dead_backend_that_find_no_pin_are_left_out() {
     /// In all, and a fourth of them is more than there is room for.
     const FLOWS: u16 = 6_000;
     let _alone = common::alone();
@@ -287,7 +286,8 @@ fn where_pins_find_no_room_a_dead_backend_gets_nothing_new() {
     let before = of_b3("flows");
     common::eventually("it is said, and by which limit", || {
         let said = warnings();
-        said.contains("service echo4: ") && said.contains("limits.unreported_flows")
+        said.contains("flows of backends that are down are not pinned")
+            && said.contains("limits.unreported_flows")
     });
     begin(20_000..22_000, u64::from(FLOWS) + 2_000);
     held.extend(common::hold_both(&lab, 40));
@@ -298,9 +298,10 @@ fn where_pins_find_no_room_a_dead_backend_gets_nothing_new() {
         assert!(troubles.is_empty(), "{when}: {troubles:#?}");
     };
     unbroken(&mut held, &flows, "without room for pins");
-    common::eventually("the other services have their tables", || {
-        !warnings().contains("service web")
-    });
+    common::eventually("all services have their tables", || !warnings().contains("tried again"));
+    let refused = common::try_command(&balancer, "backend drain echo4 b1").unwrap_err();
+    assert!(refused.contains("limits.unreported_flows"), "{refused}");
+    unbroken(&mut held, &flows, "after a drain that was refused");
     assert_eq!(of_b3("flows"), before, "new flows of a dead backend");
     assert_eq!(common::dropped(&balancer.status().unwrap(), "pending_full"), 0);
 
@@ -309,8 +310,10 @@ fn where_pins_find_no_room_a_dead_backend_gets_nothing_new() {
     assert_ne!(more, text);
     fs::write(balancer.config(), more).unwrap();
     common::command(&balancer, "reload");
-    common::eventually("nothing is left to be done", || !warnings().contains("service echo4: "));
+    common::command(&balancer, "backend drain echo4 b1");
+    assert!(!warnings().contains("not pinned"), "{}", warnings());
     unbroken(&mut held, &flows, "with room for pins");
+    common::command(&balancer, "backend drain echo4 b1 --undo");
     lab.backend(3).start().unwrap();
     common::reach_all(&lab, WEB4, POOL);
     unbroken(&mut held, &flows, "with the backend again");

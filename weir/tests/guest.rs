@@ -211,7 +211,52 @@ fn hops_are_told_by_bonds() {
     }
 }
 
-/// A bond of a mode without XDP is found by `weir doctor`, and what would be lost there is counted.
+/// Backends 0 and 1 are reached through an interface that frames of an XDP program do not get by: `weir doctor` says so
+/// and why, and what would be lost there is counted.
+fn leads_nowhere(lab: &Lab, balancer: &Balancer, name: &str, why: &str) {
+    let lb = lab.balancer();
+    for address in ["10.77.2.1", "10.77.2.2"] {
+        let mac = "lladdr 02:77:00:00:02:01";
+        common::sh(lb, &format!("ip neigh replace {address} {mac} dev {name} nud permanent"));
+        common::sh(lb, &format!("ip route replace {address}/32 dev {name}"));
+    }
+    let config = balancer.config().to_str().unwrap();
+    let output = common::weir_in(lab, &["doctor", "--config", config]);
+    let said = format!("{}{}", common::stdout(&output), common::stderr(&output));
+    let words = format!("10.77.2.1 is reached through {name} (a {why})");
+    assert!(!output.status.success() && said.contains(&words), "{words}: {said}");
+    let before = dropped(&balancer.status().unwrap(), "no_way_out");
+    let socket = lab.clients()[0].enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    common::eventually("what would be lost is counted", || {
+        assert_eq!(socket.send_to(b"one", (WEB4.ip(), 5353)).unwrap(), 3);
+        dropped(&balancer.status().unwrap(), "no_way_out") > before
+    });
+    println!("guest: a {why}: refused by weir doctor, counted as no_way_out");
+}
+
+/// Frames that would need two tags leave by none.
+#[test]
+fn vlans_in_vlans_are_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let lb = lab.balancer();
+    for protocol in ["802.1Q", "802.1ad"] {
+        common::sh(lb, &format!("ip link add link eth0 name v7 type vlan proto {protocol} id 7"));
+        common::sh(lb, "ip link add link v7 name v8 type vlan id 8");
+        for name in ["v7", "v8"] {
+            common::sh(lb, &format!("ip link set {name} up"));
+        }
+        leads_nowhere(&lab, &balancer, "v8", "VLAN in a VLAN");
+        let config = balancer.config().to_str().unwrap();
+        let output = common::weir_in(&lab, &["doctor", "--config", config]);
+        let said = common::stdout(&output);
+        assert!(said.contains("eth0: v8 is a VLAN in a VLAN"), "{said}");
+        common::sh(lb, "ip link del v7");
+    }
+}
+
+/// A bond of a mode without XDP.
 #[test]
 fn bonds_that_cannot_are_refused() {
     let _alone = common::alone();
@@ -231,24 +276,8 @@ fn bonds_that_cannot_are_refused() {
         for name in ["v0", "v1", "bond7"] {
             common::sh(lb, &format!("ip link set {name} up"));
         }
-        for address in ["10.77.2.1", "10.77.2.2"] {
-            let mac = "lladdr 02:77:00:00:02:01";
-            common::sh(lb, &format!("ip neigh replace {address} {mac} dev bond7 nud permanent"));
-            common::sh(lb, &format!("ip route replace {address}/32 dev bond7"));
-        }
-        let config = balancer.config().to_str().unwrap();
-        let output = common::weir_in(&lab, &["doctor", "--config", config]);
-        let said = format!("{}{}", common::stdout(&output), common::stderr(&output));
-        let words = format!("10.77.2.1 is reached through bond7 (a bond {why})");
-        assert!(!output.status.success() && said.contains(&words), "{words}: {said}");
-        let before = dropped(&balancer.status().unwrap(), "no_way_out");
-        let socket = lab.clients()[0].enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-        common::eventually("what would be lost is counted", || {
-            assert_eq!(socket.send_to(b"one", (WEB4.ip(), 5353)).unwrap(), 3);
-            dropped(&balancer.status().unwrap(), "no_way_out") > before
-        });
+        leads_nowhere(&lab, &balancer, "bond7", &format!("bond {why}"));
         common::sh(lb, "ip link del bond7");
-        println!("guest: a bond {why}: refused by weir doctor, counted as no_way_out");
     }
     // Nor does one take a native program.
     common::sh(lb, "ip link add bond7 type bond mode balance-alb miimon 50");

@@ -5,14 +5,19 @@
 mod common;
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::Held;
+use common::{Flow, Held, WEB4};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::topology::{ECHO_PORT, INTERFACE};
+use weir_lab::{Balancer, BalancerSpec, FrameSender, Lab, LabSpec};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol};
 
 const POOL: usize = 4;
 
@@ -213,6 +218,106 @@ fn while_limits_change_checks_count_and_questions_are_answered() {
         seen
     });
     assert!(seen, "a reload with other limits keeps checks and questions waiting");
+}
+
+const ECHO: SocketAddr = SocketAddr::new(WEB4.ip(), ECHO_PORT);
+const BALANCER_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 0xff, 1];
+const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
+
+/// A datagram each of flows from addresses that nobody has, told by their ports.
+fn strangers(ports: Range<u16>) -> Vec<Vec<u8>> {
+    let frame = |port: u16| {
+        let [high, low] = port.to_be_bytes();
+        let from = SocketAddr::from((Ipv4Addr::new(198, 18, low, high), port));
+        Frame::new(FlowKey::new(from, ECHO, Protocol::Udp)).macs(BALANCER_MAC, CLIENT_MAC).build()
+    };
+    ports.map(frame).collect()
+}
+
+/// A backend dies that has more flows of datagrams than may be pinned: nothing new goes there, nothing is dropped, all
+/// services get their next tables, and it is said. One that has as many and lives cannot drain before there is room.
+#[test]
+fn flows_of_a_dead_backend_that_find_no_pin_are_left_out() {
+    /// In all, and a fourth of them is more than there is room for.
+    const FLOWS: u16 = 6_000;
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 4, ..LabSpec::default() });
+    let spec = BalancerSpec {
+        balancer_lines: "[limits]\nunreported_flows = 1000\nstates_per_service = 100000\n".into(),
+        check_interval: Duration::from_millis(200),
+        ..BalancerSpec::new(common::WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    let mut held = common::hold_both(&lab, 60);
+    held.retain(|one| one.backend != "b3");
+    let mut flows = common::flows(&lab, ECHO, 24);
+    flows.retain(|one| one.backend != "b3");
+    let sender = FrameSender::open(&lab.clients()[0], INTERFACE).unwrap();
+    let known = || {
+        let status = balancer.status().unwrap();
+        common::service(&status, "echo4")["states"].as_u64().unwrap()
+    };
+    let of_b3 = |field: &str| {
+        let status = balancer.status().unwrap();
+        let of = |name: &&str| {
+            common::backend(common::service(&status, name), "b3")[field].as_u64().unwrap()
+        };
+        common::SERVICES.iter().map(of).sum::<u64>()
+    };
+    let warnings = || balancer.status().unwrap()["warnings"].to_string();
+    // On a busy machine an interface may lose some.
+    let begin = |ports: Range<u16>, count: u64| {
+        common::eventually("the flows are known", || {
+            sender.send(&strangers(ports.clone())).unwrap();
+            known() >= count
+        });
+    };
+    begin(10_000..10_000 + FLOWS, u64::from(FLOWS));
+    assert!(of_b3("states") > 1_000, "as many as there is room for are at each backend");
+
+    lab.backend(3).kill();
+    common::eventually("the checks of all services see it", || {
+        let status = balancer.status().unwrap();
+        let down = |name: &&str| {
+            common::backend(common::service(&status, name), "b3")["check"]["up"] == false
+        };
+        common::SERVICES.iter().all(down)
+    });
+    let before = of_b3("flows");
+    common::eventually("it is said, and by which limit", || {
+        let said = warnings();
+        said.contains("flows of backends that are down are not pinned")
+            && said.contains("limits.unreported_flows")
+    });
+    begin(20_000..22_000, u64::from(FLOWS) + 2_000);
+    held.extend(common::hold_both(&lab, 40));
+    flows.extend(common::flows(&lab, ECHO, 24));
+    let unbroken = |held: &mut [Held], flows: &[Flow], when: &str| {
+        common::assert_unbroken(held, when, &balancer);
+        let troubles: Vec<String> = flows.iter().filter_map(Flow::trouble).collect();
+        assert!(troubles.is_empty(), "{when}: {troubles:#?}");
+    };
+    unbroken(&mut held, &flows, "without room for pins");
+    common::eventually("all services have their tables", || !warnings().contains("tried again"));
+    let refused = common::try_command(&balancer, "backend drain echo4 b1").unwrap_err();
+    assert!(refused.contains("limits.unreported_flows"), "{refused}");
+    unbroken(&mut held, &flows, "after a drain that was refused");
+    assert_eq!(of_b3("flows"), before, "new flows of a dead backend");
+    assert_eq!(common::dropped(&balancer.status().unwrap(), "pending_full"), 0);
+
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let more = text.replace("unreported_flows = 1000", "unreported_flows = 20000");
+    assert_ne!(more, text);
+    fs::write(balancer.config(), more).unwrap();
+    common::command(&balancer, "reload");
+    common::command(&balancer, "backend drain echo4 b1");
+    assert!(!warnings().contains("not pinned"), "{}", warnings());
+    unbroken(&mut held, &flows, "with room for pins");
+    common::command(&balancer, "backend drain echo4 b1 --undo");
+    lab.backend(3).start().unwrap();
+    common::reach_all(&lab, WEB4, POOL);
+    unbroken(&mut held, &flows, "with the backend again");
+    assert_eq!(common::dropped(&balancer.status().unwrap(), "pending_full"), 0);
 }
 
 /// Operators who change limits at once: one comes after the other, and none is refused for it.

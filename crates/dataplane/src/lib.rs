@@ -20,6 +20,7 @@ mod numbers;
 pub mod other;
 mod plane;
 mod reports;
+mod ring;
 mod room;
 mod run;
 mod slots;

@@ -3,52 +3,31 @@
 use crate::abi::{Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
-use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
-use std::cell::RefCell;
+use crate::ring::Ring;
+use libbpf_rs::{MapCore, MapHandle};
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::rc::Rc;
 use std::time::Duration;
 use weir_steering::{BackendId, Event, EventKind};
-
-type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
 
 /// A flow of the *unreported* map.
 pub type Unreported = Event;
 
 /// The consumer of the ring; at most one per data plane.
 pub struct Reports {
-    ring: RingBuffer<'static>,
-    sink: Sink,
+    ring: Ring,
     unreported: MapHandle,
     /// Reports that the ring has room for.
     capacity: usize,
-    // The ring refers to the map; dropped after it.
-    _events: Box<MapHandle>,
 }
 
 impl Reports {
     pub(crate) fn new(events: MapHandle, unreported: MapHandle) -> Result<Self, Error> {
+        let ring = Ring::new(events)?;
         // A record has a header of eight bytes.
         let record = (size_of::<types::event>() + 8).next_multiple_of(8);
-        let capacity = events.max_entries() as usize / record;
-        let events = Box::new(events);
-        let sink: Sink = Rc::new(RefCell::new(Box::new(|_| {})));
-        let target = sink.clone();
-        let mut builder = RingBufferBuilder::new();
-        // SAFETY: the handle is boxed, lives as long as the ring (fields drop in order) and is
-        // only read; the builder needs it to live at least as long as the ring.
-        let map: &'static MapHandle = unsafe { &*std::ptr::from_ref(events.as_ref()) };
-        builder
-            .add(map, move |bytes| {
-                if let Some(event) = decode(bytes) {
-                    (target.borrow_mut())(event);
-                }
-                0
-            })
-            .context(|| "open the event ring".into())?;
-        let ring = builder.build().context(|| "open the event ring".into())?;
-        Ok(Self { ring, sink, unreported, capacity, _events: events })
+        let capacity = ring.size() / record;
+        Ok(Self { ring, unreported, capacity })
     }
 
     /// Takes the reports that are there, and no more than fit into the ring: others come as fast as
@@ -56,7 +35,7 @@ impl Reports {
     /// sink stored durably before that is never lost, and may be seen twice after a crash.
     ///
     /// # Errors
-    /// [`Error::Bpf`] if the kernel refuses.
+    /// [`Error::System`] if the kernel does not let a part of the ring be read.
     pub fn drain(&self, sink: impl FnMut(Event)) -> Result<(), Error> {
         self.take(self.capacity, sink).map(drop)
     }
@@ -64,7 +43,7 @@ impl Reports {
     /// Takes all that is there: the reports in the ring, then what it had no room for.
     ///
     /// # Errors
-    /// [`Error::Bpf`] if the kernel refuses.
+    /// [`Error::System`], [`Error::Bpf`] if the kernel refuses.
     pub fn take_all(&self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
         self.drain(|event| take(&event))?;
         let flows = self.take_unreported(usize::MAX)?;
@@ -91,7 +70,7 @@ impl Reports {
         let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A negative descriptor is passed over.
         let wake = wake.map_or(-1, |wake| wake.as_raw_fd());
-        let mut ready = [readable(self.ring.epoll_fd()), readable(wake)];
+        let mut ready = [readable(self.ring.readable().as_raw_fd()), readable(wake)];
         // SAFETY: as many pollfds as are there, which live; the ring's descriptor lives as long as
         // the ring, and the other one is borrowed.
         if unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, milliseconds) } < 0
@@ -106,27 +85,12 @@ impl Reports {
     }
 
     /// Takes at most `most` reports that are there; returns how many.
-    fn take(&self, most: usize, sink: impl FnMut(Event)) -> Result<usize, Error> {
-        self.with_sink(sink, |ring| match ring.consume_raw_n(most) {
-            n if n >= 0 => Ok(n as usize),
-            n => Err(libbpf_rs::Error::from_raw_os_error(-n)),
+    fn take(&self, most: usize, mut sink: impl FnMut(Event)) -> Result<usize, Error> {
+        self.ring.take(most, |bytes| {
+            if let Some(event) = decode(bytes) {
+                sink(event);
+            }
         })
-    }
-
-    fn with_sink<R>(
-        &self,
-        sink: impl FnMut(Event),
-        read: impl FnOnce(&RingBuffer<'static>) -> libbpf_rs::Result<R>,
-    ) -> Result<R, Error> {
-        let boxed: Box<dyn FnMut(Event) + '_> = Box::new(sink);
-        // SAFETY: only the lifetime changes. The sink is taken out again below before this
-        // function returns, on every path (`read` does not unwind: the callback only calls the
-        // sink, and a panic in it aborts at the C boundary).
-        let boxed: Box<dyn FnMut(Event)> = unsafe { std::mem::transmute(boxed) };
-        *self.sink.borrow_mut() = boxed;
-        let result = read(&self.ring);
-        *self.sink.borrow_mut() = Box::new(|_| {});
-        result.context(|| "read the event ring".into())
     }
 
     /// Reads the flows that the ring had no room for, at most `most` of them. They stay until

@@ -3,10 +3,12 @@
 use super::EngineError;
 use super::prefixes::Counted;
 use super::service::{Pins, ServiceRuntime};
+use crate::config::Protocol;
+use std::collections::HashSet;
 use std::sync::Arc;
 use tracing::warn;
 use weir_steering::{
-    Armed, BackendId, BuildError, Built, Flags, Image, Member, Parcel, ServiceState, StateKey,
+    Armed, BackendId, BuildError, Built, Flags, Image, Member, Parcel, Role, ServiceState, StateKey,
 };
 
 /// What a table is made by, beside the states.
@@ -105,6 +107,8 @@ impl ServiceRuntime {
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
+        } else {
+            self.leave_out_the_dead(&mut built.pinned, most);
         }
         let left = before - built.pinned.len();
         if built.astray > 0 {
@@ -122,10 +126,50 @@ impl ServiceRuntime {
         self.unpinned = (left, now);
         if left > 0 {
             let service = &self.configured.name;
-            warn!(service, left, most, "connections of draining backends are not pinned: too many");
+            let [whose, _] = self.of_unpinned();
+            warn!(service, left, most, "{whose} are not pinned: too many");
         }
         self.orphans = built.orphans;
         let pin = |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id);
         Ok((built.table, built.pinned.into_iter().map(pin).collect()))
+    }
+
+    /// Leaves pins of backends that are down out, the oldest first, while there are more than `most` in all. (The
+    /// youngest come first.) Those flows are lost, if the check is right. Where any packet may look like a first one
+    /// all others are to be pinned; but for the sake of these a service would get no other table, and note new flows
+    /// among the pending ones of all services, until they have been silent for its idle time.
+    fn leave_out_the_dead(&self, pins: &mut Vec<(StateKey, BackendId)>, most: usize) {
+        let beyond = pins.len().saturating_sub(most);
+        if beyond == 0 {
+            return;
+        }
+        let members = self.members();
+        let down = members.iter().filter(|member| member.role == Role::Down);
+        let down: HashSet<BackendId> = down.map(|member| member.backend).collect();
+        let dead = pins.iter().filter(|(_, backend)| down.contains(backend)).count();
+        let mut kept = dead.saturating_sub(beyond);
+        pins.retain(|(_, backend)| {
+            if !down.contains(backend) {
+                return true;
+            }
+            let stays = kept > 0;
+            kept = kept.saturating_sub(1);
+            stays
+        });
+    }
+
+    /// Of what there may be more than may be pinned, and what becomes of it.
+    pub fn of_unpinned(&self) -> [&'static str; 2] {
+        if self.configured.protocol == Protocol::Udp || self.is_by_client() {
+            [
+                "flows of backends that are down",
+                "one that comes again after a silence goes elsewhere",
+            ]
+        } else {
+            [
+                "connections of draining backends",
+                "a SYN that is repeated before they were seen alive goes elsewhere",
+            ]
+        }
     }
 }

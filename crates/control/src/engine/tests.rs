@@ -36,6 +36,7 @@ mod maintenance;
 mod methods;
 mod metrics;
 mod packing;
+mod pins;
 mod places;
 mod prefixes;
 mod refusals;

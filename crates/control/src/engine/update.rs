@@ -542,10 +542,10 @@ impl<P: Plane> Engine<P> {
             }
             let (unpinned, at) = service.unpinned;
             if unpinned > 0 && self.now().saturating_sub(at) < SYNS_ARE_OVER {
+                let [whose, then] = service.of_unpinned();
                 found.push(format!(
-                    "service {name}: {unpinned} connections of draining backends are not pinned, beyond the \
-                     half of limits.unreported_flows that one service may pin: a SYN that is \
-                     repeated before they were seen alive goes elsewhere"
+                    "service {name}: {unpinned} {whose} are not pinned, beyond the half of \
+                     limits.unreported_flows that one service may pin: {then}"
                 ));
             }
             if let Some(all_down) = service.all_down() {

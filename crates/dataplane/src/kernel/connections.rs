@@ -22,7 +22,7 @@ impl KernelPlane {
     /// The consumer of the reports.
     ///
     /// # Errors
-    /// [`Error::Bpf`].
+    /// [`Error::Bpf`], [`Error::System`].
     pub fn reports(&self) -> Result<Reports, Error> {
         let copy = |map: &MapHandle| MapHandle::try_from(map).context(|| "duplicate a map".into());
         Reports::new(copy(&self.maps.events)?, copy(&self.maps.unreported)?)

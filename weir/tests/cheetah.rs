@@ -4,9 +4,11 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{Held, WEB4, WEB6, WEIR};
+use common::echoes::{Echoes, refused, round_trips};
+use common::{Held, PATIENCE, WEB4, WEB6, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{DemoSpec, Goals, run_in};
 use weir_lab::topology::Topology;
@@ -130,4 +132,54 @@ fn who_has_no_timestamps_is_tracked() {
     println!("{}\n{}", report.table(), report.line());
     assert_eq!(report.traffic.totals.broken, 0, "WEIR_SEED={seed}");
     assert!(report.held(), "WEIR_SEED={seed}\n{}", common::log_tail(&balancer, 100));
+}
+
+/// The balancer writes timestamps and restores them while the backends' clocks go over the end of the lower half, under
+/// connections that are busy, and others that are silent meanwhile. That half lasts 65.5 s, and Linux begins it
+/// elsewhere for each connection, so of fifty connections three meet an end of it in four seconds. With WEIR_WRAPS=4
+/// (`make soak`) it goes on for so many of them, and others are idle for more than one at a time.
+#[test]
+fn clocks_wrap_under_connections() {
+    let _alone = common::alone();
+    let whole: u32 = std::env::var("WEIR_WRAPS").map_or(0, |text| text.parse().unwrap());
+    let wrap = Duration::from_millis(1 << 16);
+    let lab = common::lab_of(LabSpec {
+        backends: 4,
+        topology: Topology::Inline,
+        in_order: true,
+        ..LabSpec::default()
+    });
+    let balancer = common::start(&lab, "cheetah", 4);
+    common::reach_all(&lab, WEB4, 4);
+    let before = refused(&lab);
+    let mut echoes = Echoes::of(&lab, wrap);
+    let hold = |count| common::hold_both(&lab, count);
+    let (mut busy, mut idle, mut silent) = (hold(100), hold(40), hold(40));
+    echoes.hear(echoes.began);
+    let mut ask = |held: &mut [Held], when: &str| {
+        let asked = Instant::now();
+        common::assert_unbroken(held, when, &balancer);
+        echoes.hear(asked);
+        echoes.wraps
+    };
+    let started = Instant::now();
+    let mut next_idle = wrap * 5 / 4;
+    while ask(&mut busy, "busy") < 12 || started.elapsed() < wrap * whole {
+        if started.elapsed() > next_idle {
+            ask(&mut idle, "idle for more than a wrap");
+            next_idle = started.elapsed() + wrap * 5 / 4;
+        }
+        assert!(started.elapsed() < wrap * whole + PATIENCE * 2, "no clock began anew");
+        thread::sleep(Duration::from_millis(500));
+    }
+    ask(&mut silent, "silent all the time");
+    ask(&mut idle, "idle");
+    println!("{} wraps in {:?}, {} echoes", echoes.wraps, started.elapsed(), echoes.compared);
+    assert_eq!(refused(&lab), before, "PAWS or a checksum dropped packets");
+    for backend in lab.backends() {
+        let times = round_trips(backend);
+        let worst = times.iter().copied().fold(0.0, f64::max);
+        // Where it goes by an echo at all, for what was sent again, one that was not restored says days.
+        assert!(worst < PATIENCE.as_secs_f64() * 1e3, "{worst} ms: {times:?}");
+    }
 }

@@ -76,6 +76,7 @@ const volatile __u32 seen_lines = 1;
 const volatile __u32 partition_count = 1;
 const volatile __u32 source_count = 2; /* words of all sources */
 const volatile __u32 untold_room = 1; /* entries of `unreported` */
+const volatile __u32 known_ids = 1; /* entries of `quic_known`; a power of two */
 const volatile __u32 mapping_count = 1;
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
@@ -262,7 +263,7 @@ struct {
 /* What was found out of ids lately, and what became of the ids of all packets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, QUIC_KNOWN);
+	__uint(max_entries, QUIC_KNOWN); /* at least (known_ids) */
 	__type(key, __u32);
 	__type(value, struct quic_known);
 } quic_known SEC(".maps");

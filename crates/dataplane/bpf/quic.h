@@ -202,7 +202,7 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 		rest &= bytes_of(needed - 16);
 	}
 	__u64 mixed = (words[0] ^ words[1] * VIP_HIGH ^ rest ^ service) * VIP_FIRST;
-	__u32 slot = (mixed ^ mixed >> 32) * VIP_SECOND >> 32 & (QUIC_KNOWN - 1);
+	__u32 slot = (mixed ^ mixed >> 32) * VIP_SECOND >> 32 & (known_ids - 1);
 	struct quic_known *known = bpf_map_lookup_elem(&quic_known, &slot);
 
 	if (!known)

@@ -170,7 +170,7 @@ numbers! {
     FRAGMENTS: u32 = 16_384;
     /// so long: hosts put fragments together within 30 seconds (Linux), or 60 (RFC 8200)
     FRAGMENT_SECONDS: u32 = 60;
-    /// ids whose backend each processor remembers; a power of two
+    /// ids whose backend each processor remembers, at least; a power of two
     QUIC_KNOWN: u32 = 8192;
     /// outcomes that are counted of ids; their order is weir_plane's
     QUIC_OUTCOMES: u32 = 7;

@@ -39,7 +39,11 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let limits = Limits { table_bytes: 4 << 20, backends: 64, ..Limits::default() };
+        Self::with_flows(seed, Limits::default().udp_flows)
+    }
+
+    fn with_flows(seed: u64, udp_flows: u32) -> Self {
+        let limits = Limits { table_bytes: 4 << 20, backends: 64, udp_flows, ..Limits::default() };
         let (mut kernel, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
         let mut oracle = Soft::new(SoftMemory::new(1 << 12, 1 << 10, 1 << 10));
         let members: Vec<Member> = (0..BACKENDS)
@@ -278,4 +282,39 @@ fn what_is_remembered_does_not_outlive_what_it_stands_for() {
     }
     world.kernel.set_id_routes(ServiceId(0), None).unwrap();
     assert_eq!(to(&world), by_method);
+}
+
+/// A processor remembers the ids of as many connections as `udp_flows` says, four places for each: of 40,000 in 65,536
+/// places more than half are still there when they come a second time. Of 8,192 places next to none would be.
+#[test]
+fn as_many_ids_are_remembered_as_there_are_flows() {
+    const IDS: u64 = 40_000;
+    // Each processor has a memory of its own.
+    weir_testbed::process::stay_on_cpu(0).expect("it is there");
+    let cpus = libbpf_rs::num_possible_cpus().expect("they can be counted") as u32;
+    let mut world = World::with_flows(1, 16_384 * cpus);
+    let config = QuicLb::new(0, 4, 8, None).unwrap();
+    let mut configs = QuicLbConfigs::default();
+    configs.set(config.clone());
+    let mut routes = IdRoutes::new(configs);
+    let server = [1, 2, 3, 4];
+    routes.lead(0, Id::new(&server).unwrap(), BackendId::of(7));
+    world.kernel.set_id_routes(ServiceId(0), Some(&routes)).unwrap();
+    let flow =
+        FlowKey::new("10.8.0.1:4000".parse().unwrap(), VIPS[0].parse().unwrap(), Protocol::Udp);
+    let mut frame = Frame::new(flow).payload(60).build();
+    let at = frame.len() - 60;
+    frame[at] = 0x40;
+    for number in (0..IDS).chain(0..IDS) {
+        let id = config.encode(&server, &number.to_le_bytes(), 0).unwrap();
+        frame[at + 1..at + 1 + id.as_bytes().len()].copy_from_slice(id.as_bytes());
+        let run = run_frame(world.kernel.program(), &frame).unwrap();
+        assert_eq!(run.frame[..6], mac(7), "{number}");
+    }
+    let counted = world.kernel.id_outcomes().unwrap();
+    println!("{counted:?}");
+    let [remembered, decoded] =
+        [IdOutcome::Remembered, IdOutcome::Decoded].map(|outcome| counted[&outcome]);
+    assert_eq!(remembered + decoded, 2 * IDS);
+    assert!(remembered > IDS / 3, "{remembered} of {IDS} are remembered");
 }

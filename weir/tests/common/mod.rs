@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod agent;
+pub mod echoes;
 pub mod hops;
 pub mod pool;
 pub mod user_plane;

@@ -101,7 +101,7 @@ pub struct Report {
 pub struct QuicRow {
     /// Flows that packets are drawn from.
     pub flows: u32,
-    /// Different ids among them; a processor remembers 8,192.
+    /// Different ids among them; how many a processor remembers is in docs/quic.md.
     pub ids: u32,
     /// Whether a thread on another core walked through a buffer larger than the last-level cache.
     pub neighbour: bool,

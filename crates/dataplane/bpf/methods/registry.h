@@ -11,7 +11,7 @@
 #include "../rows.h"
 
 /* The methods that are inlined into the way of plain packets. All others cost those nothing: they stand
- * in weir_apart, but for the rows that decide alone. */
+ * in weir_apart, but for rows and what they lead to. */
 static __always_inline __u32 steer(const struct table *table, const struct packet *p,
 				   struct question *q)
 {
@@ -21,7 +21,7 @@ static __always_inline __u32 steer(const struct table *table, const struct packe
 		return steer_tracked_plain(table, p, q);
 	if (table->method == METHOD_CHEETAH)
 		return steer_cheetah_plain(table, p, q);
-	return p->protocol == PROTOCOL_TCP ? row_of(table, q->hash, q->flags) : ASK_APART;
+	return p->protocol == PROTOCOL_TCP ? row_of(q->ctx, table, q->hash, q->flags) : ASK_APART;
 }
 
 /* All methods. A table of a method that is none of these, which another version of weir may have published,

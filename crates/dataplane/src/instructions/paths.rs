@@ -385,6 +385,18 @@ fn of_row(asks: bool, fresh: u32) -> FlowKey {
     flows.find(is_wanted).expect("there are both")
 }
 
+/// A flow of the service with the method `residue` that is no exception, on a row that has some.
+fn beside_exceptions() -> FlowKey {
+    let Some(Image::Residue(table)) = Residue.table() else { unreachable!("it is residue's") };
+    let mut flows = (fresh(0)..).map(|n| Residue.flow(n));
+    let is_wanted = |flow: &FlowKey| {
+        let hash = StateKey::of_flow(flow).hash(&table.header().key);
+        let row = table.body().rows()[table.body().row(hash) as usize];
+        row & SLOT_RESERVED != 0 && !table.body().route(hash).1
+    };
+    flows.find(is_wanted).expect("there are such rows")
+}
+
 /// A flow that has a cookie.
 const COOKIED: u32 = 1;
 
@@ -662,6 +674,7 @@ paths! {
         };
     "jet, row that asks, new flow" => Transmit, |_, run| first(of_row(true, fresh(run * 1000)));
     "residue, row without exceptions" => Transmit, |_, _| later(Residue.flow(fresh(0)));
+    "residue, row with exceptions, other flow" => Transmit, |_, _| later(beside_exceptions());
     "residue, exception" => Transmit, |_, _| later(Residue.flow(1));
     "residue, SYN" => Transmit, |_, run| first(Residue.flow(fresh(run)));
     "cheetah, cookie" => Transmit, |world, _| world.with_cookie(Cheetah, 0);

@@ -478,6 +478,7 @@ fn set_constants(sizer: &mut Sizer<'_>, sizes: &Sizes, told: Told) -> Result<(),
         source_count = sizes.source_words;
         untold_room = sizes.untold_room;
         mapping_count = sizes.mappings;
+        known_ids = sizes.known_ids;
         twins = told.twins.into();
         has_frags = told.frags.into();
         by_interface = told.by_interface.into();

@@ -4,7 +4,7 @@ use super::activity::WATCHED_WORDS;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::numbers::{ORIGINS, QUIC_OUTCOMES, WAYS};
+use crate::numbers::{ORIGINS, QUIC_KNOWN, QUIC_OUTCOMES, WAYS};
 use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
@@ -28,6 +28,8 @@ pub(super) struct Sizes {
     /// Entries of the map of flows that are not reported yet.
     pub untold_room: u32,
     pub mappings: u32,
+    /// QUIC ids that each processor remembers.
+    pub known_ids: u32,
 }
 
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
@@ -136,6 +138,16 @@ const ID_CONFIGS: u32 = 4096;
 /// Servers that ids lead to, over all configurations: each backend may be in two, while keys change.
 const ID_SERVERS: u32 = 65_536;
 
+/// QUIC ids that a processor remembers at most: 8 MB.
+const MOST_KNOWN_IDS: u32 = 1 << 18;
+
+/// Places for QUIC ids of each processor: four for each of so many flows on all processors together, since of ids that
+/// have the same place one is remembered.
+fn known_ids(udp_flows: u32, cpus: usize) -> u32 {
+    let wanted = u64::from(udp_flows) * 4 / cpus.max(1) as u64;
+    (wanted.min(MOST_KNOWN_IDS.into()) as u32).max(QUIC_KNOWN).next_power_of_two()
+}
+
 /// Sizes all maps.
 pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
     // One element, as large as the program that is loaded has it.
@@ -163,6 +175,11 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("quic_configs", ID_CONFIGS)?;
     sizer.entries("quic_servers", ID_SERVERS)?;
     sizer.entries("quic_outcomes", QUIC_OUTCOMES)?;
+    let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
+    let known_ids = known_ids(limits.udp_flows, cpus);
+    // Not pinned: ids are decoded again.
+    let map = sizer.map("quic_known")?;
+    map.set_max_entries(known_ids).context(|| "size map quic_known".into())?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
     let mark_words = mark_words(limits.marked_flows) * 2;
@@ -193,6 +210,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         partitions: partitions.min(stacks),
         untold_room,
         mappings,
+        known_ids,
         source_words: sizer.array(
             "sources",
             size_of::<u64>(),
@@ -223,5 +241,20 @@ mod tests {
             assert!(made >= flows && marked_flows(made) == made, "{flows}: {made}");
         }
         assert_eq!(marked_flows(u32::MAX), marked_flows(1 << 23));
+    }
+
+    /// A power of two, within bounds for each processor, and less for each where there are more of them.
+    #[test]
+    fn processors_share_the_ids_that_are_remembered() {
+        for (flows, cpus, places) in [
+            (65_536, 1, 262_144),
+            (65_536, 2, 131_072),
+            (65_536, 3, 131_072),
+            (65_536, 64, QUIC_KNOWN),
+            (1, 1, QUIC_KNOWN),
+            (u32::MAX, 1, MOST_KNOWN_IDS),
+        ] {
+            assert_eq!(known_ids(flows, cpus), places, "{flows} flows, {cpus} processors");
+        }
     }
 }

@@ -126,6 +126,9 @@ fn changes_are_made_once_and_refusals_say_why() {
     assert_eq!(status, 200);
     // Refusals are typed, whoever refuses.
     let large = "x".repeat(100 << 10);
+    // A line as `weir apply` puts before the text of an included file is a comment where somebody else has written it.
+    let marked = "[balancer]\ninterfaces = [\"lo\"]\n#: file /etc/shadow\nnonsense = 1\n";
+    let marked = json!({ "file": "/x/weir.toml", "text": marked }).to_string();
     for (method, path, body, wanted, kind, words) in [
         ("GET", "/v1/nonsense", "", 404, "not_found", "not found"),
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
@@ -171,6 +174,8 @@ fn changes_are_made_once_and_refusals_say_why() {
         ("POST", "/v1/plan", "{\"file\": \"/dev/zero\"}", 422, "file", "no regular file"),
         ("POST", "/v1/explain", large.as_str(), 413, "invalid", "65536"),
         ("POST", "/v1/plan", "{\"file\": \"relative\"}", 400, "invalid", "absolute"),
+        ("POST", "/v1/plan", marked.as_str(), 422, "file", "/x/weir.toml:4: "),
+        ("POST", "/v1/apply", marked.as_str(), 422, "file", "/x/weir.toml:4: "),
     ] {
         let (status, said) = at_socket(&balancer, method, path, body);
         assert_eq!(

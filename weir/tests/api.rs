@@ -113,6 +113,14 @@ fn changes_are_made_once_and_refusals_say_why() {
         assert_eq!((status, &said["change"]), (200, &json!(before + 1)), "{said}");
         assert!(said["done"].as_str().unwrap().ends_with("already"), "{said}");
     }
+    // Whole numbers may have a point, as JSON Schema has them, and so the description.
+    let path = format!("{own}/weight?expect={}.0", before + 1);
+    let (status, said) = at_socket(&balancer, "PUT", &path, "{\"weight\": 3.0}");
+    assert_eq!((status, &said["change"]), (200, &json!(before + 1)), "{said}");
+    let (_, history) = at("GET", "/v1/history", &Value::Null);
+    let path = format!("/v1/history/{}", history["current"]);
+    let text = at("GET", &path, &Value::Null);
+    assert_eq!((text.0, at("GET", &format!("{path}.0"), &Value::Null)), (200, text), "{path}");
     // A backend is made what it is to be: added, changed, left alone; it does not move.
     let path = "/v1/services/web4/backends/more";
     let address = |number: usize| weir_lab::topology::backend4(number).to_string();

@@ -59,10 +59,11 @@ use server::Working;
 pub(crate) use server::listen_at;
 use socket::Door;
 use std::convert::Infallible;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, io};
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use watch::{EventQuery, Hub, RateQuery, WatchLine, WatchQuery};
@@ -210,14 +211,23 @@ struct Expected {
     expect: Option<u64>,
 }
 
-/// A whole number of a query, where all is text. By JSON Schema `306.0` is one, too.
-fn whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+/// A whole number of a query, where all is text.
+fn whole<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| whole_of(&text).map_err(serde::de::Error::custom)).transpose()
+}
+
+/// A whole number. By JSON Schema `306.0` is one, too.
+fn whole_of<T: FromStr>(text: &str) -> Result<T, T::Err> {
     let digits = match text.split_once('.') {
         Some((digits, rest)) if !rest.is_empty() && rest.bytes().all(|byte| byte == b'0') => digits,
-        _ => text.as_str(),
+        _ => text,
     };
-    digits.parse().map(Some).map_err(serde::de::Error::custom)
+    digits.parse()
 }
 
 /// Answer to a change.
@@ -612,7 +622,7 @@ async fn history(State(engine): State<Sender>) -> Reply<HistoryReport> {
 
 async fn text_of(State(engine): State<Sender>, Path(number): Path<String>) -> Reply<FileText> {
     let wrong = |_| Failure(Kind::Invalid, format!("{number:?} is not the number of a change"));
-    let number = number.parse().map_err(wrong)?;
+    let number = whole_of::<u64>(&number).map_err(wrong)?;
     let text = ask(&engine, |reply| Command::Text(number, reply)).await?;
     Ok(Json(FileText { text }))
 }

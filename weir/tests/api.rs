@@ -234,6 +234,20 @@ fn requests_that_cannot_be_done_leave_changes_in_the_audit_log() {
     assert!(unsaid, "all of them are there");
     let log = audited(&balancer);
     assert!(log.iter().any(|line| line["status"] == 200 && line["method"] == "PUT"), "{log:?}");
+    // Nor does a program that asks again and again for what is so already.
+    for _ in 0..3000 {
+        assert_eq!(weight("b1", 7), 200);
+    }
+    let log = audited(&balancer);
+    let already = log.iter().filter(|line| {
+        line["outcome"].as_str().is_some_and(|outcome| outcome.ends_with("already"))
+    });
+    let already = already.count();
+    assert!(already < 1500, "{already} lines of 3000");
+    // What changes something is written down all the same.
+    assert_eq!(weight("b1", 8), 200);
+    let last = audited(&balancer).pop().unwrap();
+    assert_eq!(last["body"], json!("{\"weight\":8}"), "{last}");
 }
 
 /// Asks at a socket as another user of the host.

@@ -279,6 +279,26 @@ impl From<EngineError> for Failure {
 
 type Reply<T> = Result<Json<T>, Failure>;
 
+/// The answer to a change; `same`: what was asked for was so already.
+struct Changed {
+    answer: Answer,
+    same: bool,
+}
+
+/// Goes along with an answer to say so.
+#[derive(Clone, Copy, Debug)]
+struct Same;
+
+impl IntoResponse for Changed {
+    fn into_response(self) -> Response {
+        let mut response = Json(self.answer).into_response();
+        if self.same {
+            response.extensions_mut().insert(Same);
+        }
+        response
+    }
+}
+
 /// Sends a command and waits for the answer.
 async fn ask<T>(
     engine: &Sender,
@@ -355,14 +375,16 @@ async fn change(
     engine: &Sender,
     (Extension(caller), Query(Expected { expect })): Asker,
     command: impl FnOnce(oneshot::Sender<Result<String, EngineError>>) -> Command,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let (last, number) = oneshot::channel();
     let asked = |reply| {
         let command = command(reply);
         Command::Asked(Box::new(Asked { who: caller.who, expect, command, last }))
     };
     let done = ask(engine, asked).await?;
-    Ok(Json(Answer { done, change: number.await.ok() }))
+    let last = number.await.ok();
+    let answer = Answer { done, change: last.map(|last| last.number) };
+    Ok(Changed { answer, same: last.is_some_and(|last| last.same) })
 }
 
 async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>) -> Reply<Status> {
@@ -470,7 +492,7 @@ async fn add(
     from: Asker,
     Path(service): Path<String>,
     Input(new): Input<NewBackend>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let NewBackend { name, address, port, weight, nat_sources } = new;
     let backend = Backend { name, address, port, weight, drain: false, backup: false, nat_sources };
     change(&engine, from, |reply| Command::Add(service, Box::new(backend), reply)).await
@@ -480,7 +502,7 @@ async fn remove(
     State(engine): State<Sender>,
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Remove(service, backend, reply)).await
 }
 
@@ -489,7 +511,7 @@ async fn drain(
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Input(DrainRequest { drain }): Input<DrainRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await
 }
 
@@ -501,7 +523,7 @@ async fn drain_self(
     State(engine): State<Sender>,
     from: Asker,
     Input(DrainRequest { drain }): Input<DrainRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::DrainSelf(drain, reply)).await
 }
 
@@ -510,7 +532,7 @@ async fn weight(
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Input(WeightRequest { weight }): Input<WeightRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Weight(service, backend, weight, reply)).await
 }
 
@@ -528,7 +550,7 @@ async fn list(
     from: Asker,
     Path(service): Path<String>,
     Input(wanted): Input<ListSource>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::List(service, wanted, reply)).await
 }
 
@@ -537,7 +559,7 @@ async fn unlist(
     from: Asker,
     Path(service): Path<String>,
     Input(UnlistSource { prefix }): Input<UnlistSource>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Unlist(service, prefix, reply)).await
 }
 
@@ -593,7 +615,7 @@ async fn reload(
     State(engine): State<Sender>,
     from: Asker,
     Maybe(ReloadRequest { break_connections }): Maybe<ReloadRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Reload(break_connections, reply)).await
 }
 
@@ -604,7 +626,7 @@ async fn apply(
     State(engine): State<Sender>,
     from: Asker,
     Input(request): Input<Apply>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Apply(Box::new(request), reply)).await
 }
 
@@ -612,7 +634,7 @@ async fn rollback(
     State(engine): State<Sender>,
     from: Asker,
     Maybe(RollbackRequest { number, break_connections }): Maybe<RollbackRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Rollback(number, break_connections, reply)).await
 }
 
@@ -632,7 +654,7 @@ async fn set(
     from: Asker,
     Path((service, name)): Path<(String, String)>,
     Input(wanted): Input<WantedBackend>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let WantedBackend { address, port, weight, drain, nat_sources } = wanted;
     may_be_called(&name)?;
     let backend = Backend { name, address, port, weight, drain, backup: false, nat_sources };

@@ -105,9 +105,9 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Words for one line of a terminal: what a key or a value of the file, or its name, has of control characters is
+/// Words for one line of a terminal: what a key or a value of a file, or its name, has of control characters is
 /// written out.
-pub(super) fn plain(words: String) -> String {
+pub(crate) fn plain(words: String) -> String {
     if !words.contains(char::is_control) {
         return words;
     }

@@ -153,6 +153,7 @@ fn three_commands_lead_to_a_balanced_request() {
     let said = stdout(&made);
     assert!(made.status.success(), "{said}{}", stderr(&made));
     assert!(said.contains("ip addr add 10.60.0.100/32 dev front0"), "{said}");
+    assert!(said.contains("after a restart: docs/start.md"), "{said}");
     assert!(said.contains("ip route replace default via 10.61.0.1"), "{said}");
     assert!(said.contains("sysctl -qw net.ipv4.conf.back0.accept_local=1"), "{said}");
     let text = fs::read_to_string(&config).unwrap();

@@ -744,6 +744,14 @@ fn watchers_are_told_what_happens() {
         events.iter().any(|event| event["change"]["done"].to_string().contains("serves again"))
     );
     assert!(events.iter().all(|event| event["number"].as_u64() > id.parse().ok()), "{list}");
+    // Nor does it miss anything of the next process, which has had fewer events.
+    balancer.kill();
+    balancer.launch().unwrap();
+    common::command(&balancer, &format!("backend drain web4 {name}"));
+    let (_, all) = at_socket(&balancer, "GET", "/v1/events", "");
+    let (_, list) = at_socket(&balancer, "GET", &format!("/v1/events?after={id}"), "");
+    let first = |list: &Value| list["events"][0]["number"].as_u64();
+    assert!(first(&all) > id.parse().ok() && first(&list) == first(&all), "{id}: {all} {list}");
 }
 
 /// Draws requests from the description, good ones and bad ones, and holds the answers to it.

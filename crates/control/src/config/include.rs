@@ -179,8 +179,9 @@ pub(super) fn marks(text: &str) -> Vec<(usize, &str)> {
     if !text.contains(MARK) {
         return Vec::new();
     }
-    let (mut found, mut end) = (Vec::new(), None);
-    let mut last = 0;
+    let mut found = Vec::new();
+    // Where the next one is to be, and where this line is.
+    let (mut end, mut last): (Option<usize>, usize) = (None, 0);
     for (at, line) in (1..).zip(text.lines()) {
         last = at;
         let Some(rest) = line.strip_prefix(MARK) else { continue };

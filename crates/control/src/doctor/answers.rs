@@ -57,6 +57,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
             }
             // A VLAN of one of these.
             if backend.address.is_ipv4()
+                && taken.contains(&out.name)
                 && interface::filters_strictly(&out.name)
                 && filtered.insert(out.name.clone())
             {

@@ -55,7 +55,7 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     format!("add {:?} to balancer.interfaces", out.name),
                 ));
             }
-            // A VLAN of one of these.
+            // A VLAN of one of these, or a bridge with it.
             if backend.address.is_ipv4()
                 && taken.contains(&out.name)
                 && interface::filters_strictly(&out.name)

@@ -50,6 +50,9 @@ pub fn run(options: InitOptions) -> anyhow::Result<()> {
             false => "this host needs (--prepare does it):".into(),
         });
         said.extend(plan.here.iter().map(|command| format!("  {command}")));
+        said.push(
+            "how it comes again after a restart: docs/start.md, After a restart of the host".into(),
+        );
     }
     if !plan.there.is_empty() {
         said.push("each backend needs:".into());

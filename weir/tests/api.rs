@@ -113,6 +113,14 @@ fn changes_are_made_once_and_refusals_say_why() {
         assert_eq!((status, &said["change"]), (200, &json!(before + 1)), "{said}");
         assert!(said["done"].as_str().unwrap().ends_with("already"), "{said}");
     }
+    // Whole numbers may have a point, as JSON Schema has them, and so the description.
+    let path = format!("{own}/weight?expect={}.0", before + 1);
+    let (status, said) = at_socket(&balancer, "PUT", &path, "{\"weight\": 3.0}");
+    assert_eq!((status, &said["change"]), (200, &json!(before + 1)), "{said}");
+    let (_, history) = at("GET", "/v1/history", &Value::Null);
+    let path = format!("/v1/history/{}", history["current"]);
+    let text = at("GET", &path, &Value::Null);
+    assert_eq!((text.0, at("GET", &format!("{path}.0"), &Value::Null)), (200, text), "{path}");
     // A backend is made what it is to be: added, changed, left alone; it does not move.
     let path = "/v1/services/web4/backends/more";
     let address = |number: usize| weir_lab::topology::backend4(number).to_string();
@@ -126,6 +134,9 @@ fn changes_are_made_once_and_refusals_say_why() {
     assert_eq!(status, 200);
     // Refusals are typed, whoever refuses.
     let large = "x".repeat(100 << 10);
+    // A line as `weir apply` puts before the text of an included file is a comment where somebody else has written it.
+    let marked = "[balancer]\ninterfaces = [\"lo\"]\n#: file /etc/shadow\nnonsense = 1\n";
+    let marked = json!({ "file": "/x/weir.toml", "text": marked }).to_string();
     for (method, path, body, wanted, kind, words) in [
         ("GET", "/v1/nonsense", "", 404, "not_found", "not found"),
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
@@ -171,6 +182,8 @@ fn changes_are_made_once_and_refusals_say_why() {
         ("POST", "/v1/plan", "{\"file\": \"/dev/zero\"}", 422, "file", "no regular file"),
         ("POST", "/v1/explain", large.as_str(), 413, "invalid", "65536"),
         ("POST", "/v1/plan", "{\"file\": \"relative\"}", 400, "invalid", "absolute"),
+        ("POST", "/v1/plan", marked.as_str(), 422, "file", "/x/weir.toml:4: "),
+        ("POST", "/v1/apply", marked.as_str(), 422, "file", "/x/weir.toml:4: "),
     ] {
         let (status, said) = at_socket(&balancer, method, path, body);
         assert_eq!(
@@ -221,6 +234,20 @@ fn requests_that_cannot_be_done_leave_changes_in_the_audit_log() {
     assert!(unsaid, "all of them are there");
     let log = audited(&balancer);
     assert!(log.iter().any(|line| line["status"] == 200 && line["method"] == "PUT"), "{log:?}");
+    // Nor does a program that asks again and again for what is so already.
+    for _ in 0..3000 {
+        assert_eq!(weight("b1", 7), 200);
+    }
+    let log = audited(&balancer);
+    let already = log.iter().filter(|line| {
+        line["outcome"].as_str().is_some_and(|outcome| outcome.ends_with("already"))
+    });
+    let already = already.count();
+    assert!(already < 1500, "{already} lines of 3000");
+    // What changes something is written down all the same.
+    assert_eq!(weight("b1", 8), 200);
+    let last = audited(&balancer).pop().unwrap();
+    assert_eq!(last["body"], json!("{\"weight\":8}"), "{last}");
 }
 
 /// Asks at a socket as another user of the host.
@@ -717,6 +744,14 @@ fn watchers_are_told_what_happens() {
         events.iter().any(|event| event["change"]["done"].to_string().contains("serves again"))
     );
     assert!(events.iter().all(|event| event["number"].as_u64() > id.parse().ok()), "{list}");
+    // Nor does it miss anything of the next process, which has had fewer events.
+    balancer.kill();
+    balancer.launch().unwrap();
+    common::command(&balancer, &format!("backend drain web4 {name}"));
+    let (_, all) = at_socket(&balancer, "GET", "/v1/events", "");
+    let (_, list) = at_socket(&balancer, "GET", &format!("/v1/events?after={id}"), "");
+    let first = |list: &Value| list["events"][0]["number"].as_u64();
+    assert!(first(&all) > id.parse().ok() && first(&list) == first(&all), "{id}: {all} {list}");
 }
 
 /// Draws requests from the description, good ones and bad ones, and holds the answers to it.

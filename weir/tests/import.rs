@@ -55,6 +55,12 @@ fn what_is_written_passes_the_check() {
 
 #[test]
 fn what_cannot_be_read_is_refused_with_its_line() {
+    // What is quoted of it does nothing to a terminal.
+    let odd = "virtual_server 10.0.0.1 80 {\n\u{1b}[2J\u{7}x\n real_server 10.0.0.2 80 {\n}\n}\n";
+    let output = weir(&["import", "-"], odd);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("standard input:2: "), "{said}");
+    assert!(!said.contains(['\u{1b}', '\u{7}']) && said.contains("u{1b}[2J"), "{said:?}");
     for (arguments, input, status, words) in [
         (&["import", "-"][..], "what is this", 2, "say which with --from"),
         (&["import", "-", "--from", "ipvsadm"], "\n-Q", 1, "standard input:2: \"-Q\" is no option"),

@@ -612,7 +612,7 @@ pub struct InitOptions {
     #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     pub output: PathBuf,
     /// Also give this host what it lacks, until it is restarted: the service's address, forwarding, and with nat or
-    /// fullnat accept_local of the interfaces by which answers come.
+    /// fullnat accept_local of the interfaces by which answers come, and rp_filter = 2 where it is strict there.
     #[arg(long)]
     pub prepare: bool,
 }

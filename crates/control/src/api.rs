@@ -59,10 +59,11 @@ use server::Working;
 pub(crate) use server::listen_at;
 use socket::Door;
 use std::convert::Infallible;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, io};
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use watch::{EventQuery, Hub, RateQuery, WatchLine, WatchQuery};
@@ -210,14 +211,23 @@ struct Expected {
     expect: Option<u64>,
 }
 
-/// A whole number of a query, where all is text. By JSON Schema `306.0` is one, too.
-fn whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+/// A whole number of a query, where all is text.
+fn whole<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| whole_of(&text).map_err(serde::de::Error::custom)).transpose()
+}
+
+/// A whole number. By JSON Schema `306.0` is one, too.
+fn whole_of<T: FromStr>(text: &str) -> Result<T, T::Err> {
     let digits = match text.split_once('.') {
         Some((digits, rest)) if !rest.is_empty() && rest.bytes().all(|byte| byte == b'0') => digits,
-        _ => text.as_str(),
+        _ => text,
     };
-    digits.parse().map(Some).map_err(serde::de::Error::custom)
+    digits.parse()
 }
 
 /// Answer to a change.
@@ -268,6 +278,26 @@ impl From<EngineError> for Failure {
 }
 
 type Reply<T> = Result<Json<T>, Failure>;
+
+/// The answer to a change; `same`: what was asked for was so already.
+struct Changed {
+    answer: Answer,
+    same: bool,
+}
+
+/// Goes along with an answer to say so.
+#[derive(Clone, Copy, Debug)]
+struct Same;
+
+impl IntoResponse for Changed {
+    fn into_response(self) -> Response {
+        let mut response = Json(self.answer).into_response();
+        if self.same {
+            response.extensions_mut().insert(Same);
+        }
+        response
+    }
+}
 
 /// Sends a command and waits for the answer.
 async fn ask<T>(
@@ -345,14 +375,16 @@ async fn change(
     engine: &Sender,
     (Extension(caller), Query(Expected { expect })): Asker,
     command: impl FnOnce(oneshot::Sender<Result<String, EngineError>>) -> Command,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let (last, number) = oneshot::channel();
     let asked = |reply| {
         let command = command(reply);
         Command::Asked(Box::new(Asked { who: caller.who, expect, command, last }))
     };
     let done = ask(engine, asked).await?;
-    Ok(Json(Answer { done, change: number.await.ok() }))
+    let last = number.await.ok();
+    let answer = Answer { done, change: last.map(|last| last.number) };
+    Ok(Changed { answer, same: last.is_some_and(|last| last.same) })
 }
 
 async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>) -> Reply<Status> {
@@ -460,7 +492,7 @@ async fn add(
     from: Asker,
     Path(service): Path<String>,
     Input(new): Input<NewBackend>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let NewBackend { name, address, port, weight, nat_sources } = new;
     let backend = Backend { name, address, port, weight, drain: false, backup: false, nat_sources };
     change(&engine, from, |reply| Command::Add(service, Box::new(backend), reply)).await
@@ -470,7 +502,7 @@ async fn remove(
     State(engine): State<Sender>,
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Remove(service, backend, reply)).await
 }
 
@@ -479,7 +511,7 @@ async fn drain(
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Input(DrainRequest { drain }): Input<DrainRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await
 }
 
@@ -491,7 +523,7 @@ async fn drain_self(
     State(engine): State<Sender>,
     from: Asker,
     Input(DrainRequest { drain }): Input<DrainRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::DrainSelf(drain, reply)).await
 }
 
@@ -500,7 +532,7 @@ async fn weight(
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Input(WeightRequest { weight }): Input<WeightRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Weight(service, backend, weight, reply)).await
 }
 
@@ -518,7 +550,7 @@ async fn list(
     from: Asker,
     Path(service): Path<String>,
     Input(wanted): Input<ListSource>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::List(service, wanted, reply)).await
 }
 
@@ -527,7 +559,7 @@ async fn unlist(
     from: Asker,
     Path(service): Path<String>,
     Input(UnlistSource { prefix }): Input<UnlistSource>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Unlist(service, prefix, reply)).await
 }
 
@@ -583,7 +615,7 @@ async fn reload(
     State(engine): State<Sender>,
     from: Asker,
     Maybe(ReloadRequest { break_connections }): Maybe<ReloadRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Reload(break_connections, reply)).await
 }
 
@@ -594,7 +626,7 @@ async fn apply(
     State(engine): State<Sender>,
     from: Asker,
     Input(request): Input<Apply>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Apply(Box::new(request), reply)).await
 }
 
@@ -602,7 +634,7 @@ async fn rollback(
     State(engine): State<Sender>,
     from: Asker,
     Maybe(RollbackRequest { number, break_connections }): Maybe<RollbackRequest>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     change(&engine, from, |reply| Command::Rollback(number, break_connections, reply)).await
 }
 
@@ -612,7 +644,7 @@ async fn history(State(engine): State<Sender>) -> Reply<HistoryReport> {
 
 async fn text_of(State(engine): State<Sender>, Path(number): Path<String>) -> Reply<FileText> {
     let wrong = |_| Failure(Kind::Invalid, format!("{number:?} is not the number of a change"));
-    let number = number.parse().map_err(wrong)?;
+    let number = whole_of::<u64>(&number).map_err(wrong)?;
     let text = ask(&engine, |reply| Command::Text(number, reply)).await?;
     Ok(Json(FileText { text }))
 }
@@ -622,7 +654,7 @@ async fn set(
     from: Asker,
     Path((service, name)): Path<(String, String)>,
     Input(wanted): Input<WantedBackend>,
-) -> Reply<Answer> {
+) -> Result<Changed, Failure> {
     let WantedBackend { address, port, weight, drain, nat_sources } = wanted;
     may_be_called(&name)?;
     let backend = Backend { name, address, port, weight, drain, backup: false, nat_sources };

@@ -65,6 +65,7 @@ pub use check::{
 };
 pub use cookies::CookieKeys;
 pub use discover::{Discover, Records};
+pub(crate) use error::plain;
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use include::in_one;

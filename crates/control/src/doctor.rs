@@ -28,6 +28,7 @@ use crate::engine::Status;
 use crate::neigh::{self, NeighError};
 
 pub(crate) use answers::accepts_local;
+pub(crate) use interface::filters_strictly;
 pub use memory::short_of_memory;
 pub(crate) use switch::{Hindrance, in_the_way};
 pub use weir_host::{Finding, Verdict};

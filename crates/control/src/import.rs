@@ -13,6 +13,7 @@ mod keepalived;
 #[cfg(test)]
 mod tests;
 
+use crate::config::plain;
 use std::fmt;
 
 /// The form of what is read.
@@ -107,17 +108,26 @@ pub enum ImportError {
     Refused(String),
 }
 
+/// What is wrong, as one line of a terminal: it may quote what was read.
+fn shown(error: ImportError) -> ImportError {
+    match error {
+        ImportError::Text { line, wrong } => ImportError::Text { line, wrong: plain(wrong) },
+        other => other,
+    }
+}
+
 /// Reads a text and writes a configuration. `interfaces`: those of the balancer; none: what the text says, or
 /// `eth0`.
 ///
 /// # Errors
 /// [`ImportError`].
 pub fn import(form: Form, text: &str, interfaces: &[String]) -> Result<Imported, ImportError> {
-    let mut draft = match form {
-        Form::Keepalived => keepalived::read(text)?,
-        Form::Ipvs => ipvs::read(text)?,
-        Form::Cilium => cilium::read(text)?,
+    let draft = match form {
+        Form::Keepalived => keepalived::read(text),
+        Form::Ipvs => ipvs::read(text),
+        Form::Cilium => cilium::read(text),
     };
+    let mut draft = draft.map_err(shown)?;
     if !interfaces.is_empty() {
         draft.interfaces = interfaces.to_vec();
     }

@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ConfigError, Protocol};
-use crate::doctor::accepts_local;
+use crate::doctor::{accepts_local, filters_strictly};
 use crate::neigh::{self, Interface, Kind, NeighError, Resolution};
 use weir_steering::{DCODE_BITS, MethodId, Settings, dcode_bits_for};
 
@@ -313,7 +313,8 @@ fn forward<'a>(wanted: &'a Wanted, ways: &[Way]) -> Result<&'a str, InitError> {
 }
 
 /// The interfaces by which translated answers come. They have an address of this host as their source, and where a
-/// client's neighbour is not known yet the kernel forwards them only if it is told not to take them for forged.
+/// client's neighbour is not known yet the kernel forwards them only if it is told not to take them for forged, and does
+/// not ask that the way to their source be by the same interface.
 fn lenient(vip: IpAddr, forward: &str, ways: &[Way]) -> BTreeSet<String> {
     match is_nat(forward) && vip.is_ipv4() {
         true => ways.iter().map(|way| way.interface.name.clone()).collect(),
@@ -347,6 +348,9 @@ fn here(
     for name in lenient.iter().filter(|name| !accepts_local(name)) {
         commands
             .push(format!("sysctl -qw net.ipv4.conf.{}.accept_local=1", name.replace('.', "/")));
+    }
+    for name in lenient.iter().filter(|name| filters_strictly(name)) {
+        commands.push(format!("sysctl -qw net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/")));
     }
     commands
 }
@@ -443,7 +447,8 @@ fn text(
         let _ = writeln!(
             text,
             "# While {ip} is an address of this host, answers to clients whose neighbour is not known yet get by the \
-             kernel\n# only with net.ipv4.conf.{}.accept_local = 1 (docs/forwarding.md).",
+             kernel\n# only with net.ipv4.conf.{}.accept_local = 1, and with an rp_filter there that is not 1 \
+             (docs/forwarding.md).",
             name.replace('.', "/")
         );
     }

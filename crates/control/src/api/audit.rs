@@ -16,7 +16,7 @@ use weir_host::files;
 
 /// Bytes of a file.
 const MOST: u64 = 4 << 20;
-/// Refusals that are written down in a second; whoever asks a thousand times fills no disc.
+/// Requests without a change that are written down in a second; whoever asks a thousand times fills no disc.
 const REFUSALS: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 /// And in an hour: a second's, again and again, would still push what was changed out of both files within minutes.
@@ -55,9 +55,12 @@ pub(super) struct Record<'a> {
     pub status: u16,
     /// The answer, as a sentence.
     pub outcome: &'a str,
-    /// Refusals before this one, whatever was wrong with them, that there was no room for.
+    /// Requests before this one that changed nothing either, whatever was wrong with them, that there was no room for.
     #[serde(skip_serializing_if = "is_zero")]
     pub unsaid: u32,
+    /// What was asked for was so already.
+    #[serde(skip)]
+    pub same: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -81,11 +84,12 @@ impl<'a> Record<'a> {
             status: 0,
             outcome: "",
             unsaid: 0,
+            same: false,
         }
     }
 }
 
-/// The file, and how many refusals it has taken lately.
+/// The file, and how many requests without a change it has taken lately.
 #[derive(Debug)]
 pub(super) struct Audit(Mutex<Inner>);
 
@@ -98,7 +102,7 @@ struct Inner {
     failed: bool,
 }
 
-/// Refusals lately: since when, and how many.
+/// Those lately: since when, and how many.
 #[derive(Debug)]
 struct Refused {
     second: (Instant, u32),
@@ -172,10 +176,12 @@ impl Audit {
     /// Writes a line. Waits for the file; for threads that may.
     pub fn write(&self, mut record: Record<'_>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever is wrong with what was asked for, nothing has changed: who asks for that again and again
-        // would push what others have changed out of the files, and out of the process's log.
+        // Whatever is wrong with what was asked for, nothing has changed, as if it was so already: who asks for that
+        // again and again, be it a program that keeps things as they should be, would push what others have changed
+        // out of the files, and out of the process's log.
         let refused = (400..500).contains(&record.status);
-        if refused && !inner.refused.takes_one(Instant::now()) {
+        let idle = refused || record.same;
+        if idle && !inner.refused.takes_one(Instant::now()) {
             inner.unsaid += 1;
             return;
         }
@@ -183,7 +189,7 @@ impl Audit {
             (record.path, record.outcome) = (few(record.path), few(record.outcome));
             record.body = record.body.map(few);
         }
-        record.unsaid = if refused { std::mem::take(&mut inner.unsaid) } else { 0 };
+        record.unsaid = if idle { std::mem::take(&mut inner.unsaid) } else { 0 };
         let Record { who, method, path, status, outcome, .. } = record;
         if matches!(status, 401 | 403) {
             warn!(who, method, path, status, "refused: {outcome}");
@@ -289,6 +295,14 @@ mod tests {
         assert_eq!(last["unsaid"].as_u64().map(|n| n > 0), Some(true), "{last}");
         // What was changed before is still there.
         assert_eq!(lines(&path)[0]["status"], 200);
+        // And so it is if what is asked for is so already.
+        let before = lines(&path).len();
+        for _ in 0..10_000 {
+            audit.write(Record { status: 200, same: true, ..Record::new(&who, None) });
+        }
+        assert!(lines(&path).len() - before < 2000, "{}", lines(&path).len());
+        say(200);
+        assert_eq!(lines(&path).pop().unwrap()["unsaid"], serde_json::Value::Null);
     }
 
     #[test]

@@ -3,11 +3,18 @@
 
 use serde::de::DeserializeOwned;
 
-/// Reads a body.
+/// Reads a body. By JSON Schema, and so by the description, `306.0` and `3e2` are whole numbers, too.
 ///
 /// # Errors
 /// What is wrong, and what would be right.
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    read(body).or_else(|wrong| match with_digits(body) {
+        Some(plain) => read(&plain),
+        None => Err(wrong),
+    })
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -15,6 +22,85 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     })?;
     reader.end().map_err(|error| told(".", &error))?;
     Ok(value)
+}
+
+/// The same body with whole numbers in digits alone; none if there is no other in it. Whoever wants any number takes
+/// these, too.
+fn with_digits(body: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = Vec::with_capacity(body.len());
+    let mut changed = false;
+    let mut rest = body;
+    while let Some(first) = rest.first() {
+        let (token, after) = rest.split_at(match first {
+            b'"' => text_length(rest),
+            b'-' | b'0'..=b'9' => {
+                let other =
+                    |byte: &u8| !matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+                rest.iter().position(other).unwrap_or(rest.len())
+            }
+            _ => 1,
+        });
+        match digits(token) {
+            Some(digits) => {
+                changed = true;
+                plain.extend_from_slice(digits.as_bytes());
+                // What is wrong behind it stands where it stood.
+                plain.resize(plain.len() + token.len().saturating_sub(digits.len()), b' ');
+            }
+            None => plain.extend_from_slice(token),
+        }
+        rest = after;
+    }
+    changed.then_some(plain)
+}
+
+/// How long the text is that a body begins with, its quotes included.
+fn text_length(body: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(byte) = body.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    body.len()
+}
+
+/// A whole number that has a point or an exponent, in digits; none for any other, and for what is no number of JSON's.
+fn digits(number: &[u8]) -> Option<String> {
+    /// Of the longest number that is read.
+    const MOST: i64 = 20;
+    let number = str::from_utf8(number).ok()?;
+    let (sign, number) = match number.strip_prefix('-') {
+        Some(number) => ("-", number),
+        None => ("", number),
+    };
+    let (mantissa, exponent) = match number.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        None => (number, 0),
+    };
+    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let all = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = mantissa == number && !number.contains('.');
+    // A zero before other digits makes it no number of JSON's.
+    let is_odd = !all(before) || !all(after) || before.len() > 1 && before.starts_with('0');
+    if is_plain || is_odd {
+        return None;
+    }
+    let both = format!("{before}{after}");
+    let (leading, significant) = (both.trim_end_matches('0'), both.trim_matches('0'));
+    if significant.is_empty() {
+        return Some("0".into());
+    }
+    // Where the point is, behind so many of them.
+    let point = i64::try_from(before.len()).ok()? + i64::from(exponent);
+    let zeros = point - i64::try_from(leading.len()).ok()?;
+    let length = i64::try_from(significant.len()).ok()? + zeros;
+    if zeros < 0 || length > MOST {
+        return None;
+    }
+    Some(format!("{sign}{significant}{}", "0".repeat(usize::try_from(zeros).ok()?)))
 }
 
 /// `path`: of the field, as `a.b`, or `.` of the whole.
@@ -190,6 +276,46 @@ mod tests {
                 assert!(!said.contains(word), "{said}");
             }
         }
+    }
+
+    #[test]
+    fn whole_numbers_are_taken_however_they_are_written() {
+        for (written, number) in [
+            ("306.0", 306),
+            ("306.000", 306),
+            ("3.06e2", 306),
+            ("3060e-1", 306),
+            ("0.5E+1", 5),
+            ("0.0", 0),
+            ("-0.0", 0),
+            ("0e9", 0),
+            ("18446744073709551615.0", u64::MAX),
+            ("1e19", 10_000_000_000_000_000_000),
+        ] {
+            let body = format!("{{\"number\": {written} }}");
+            let read = from_json::<RollbackRequest>(body.as_bytes()).map(|read| read.number);
+            assert_eq!(read, Ok(Some(number)), "{written}");
+        }
+        for written in ["1.5", "15e-1", "-1.0", "18446744073709551616.0", "1e20", "1e99999999999"] {
+            let said = said::<RollbackRequest>(&format!("{{\"number\": {written} }}"));
+            assert!(!said.contains("invalid"), "{written}: {said}");
+        }
+        // None of these is a number, and none becomes one.
+        for written in ["3.", ".0", "03.0", "3e", "1-0.0", "-", "3.0e+-1"] {
+            let said = said::<RollbackRequest>(&format!("{{\"number\": {written} }}"));
+            assert!(said.starts_with("it is no JSON: "), "{written}: {said}");
+        }
+        // Texts stay as they are, whatever stands in them, and numbers of any kind, too.
+        let body = "{\"file\": \"a\\\"7.0\\\\\", \"text\": \"1e2\", \"expect\": 3.0}";
+        let read = from_json::<Apply>(body.as_bytes()).expect("it is good");
+        assert_eq!((&*read.file, &*read.text, read.expect), ("a\"7.0\\", "1e2", Some(3)));
+        let load = |body: &str| from_json::<LoadRequest>(body.as_bytes()).map(|read| read.load);
+        assert_eq!(load("{\"load\": 2.5e-1}"), Ok(0.25));
+        // What is wrong besides is told where it stands.
+        let said = said::<RollbackRequest>("{\"number\": 3.0, \"numbr\": 1}");
+        assert!(said.starts_with("numbr: there is no such field"), "{said}");
+        let said = self::said::<RollbackRequest>("{\"number\": 3.000,}");
+        assert!(said.ends_with("at line 1 column 18"), "{said}");
     }
 
     #[test]

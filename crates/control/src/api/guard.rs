@@ -5,7 +5,7 @@ use super::access::{Caller, Way};
 use super::audit::{Audit, Record};
 use super::openapi::BODY as USUAL_BODY;
 use super::server::Working;
-use super::{Failure, Refusal};
+use super::{Failure, Refusal, Same};
 use crate::certificates::warning;
 use crate::config::Role;
 use crate::engine::{Front, Kind, Status};
@@ -171,6 +171,7 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
         let answer = next.run(Request::from_parts(parts, Body::from(body))).await;
         let (parts, body) = answer.into_parts();
         let body = to_bytes(body, gate.rule.most).await.unwrap_or_default();
+        told.same = parts.extensions.get::<Same>().is_some();
         if !(gate.rule.often && parts.status.is_success()) {
             gate.record(&caller, told, parts.status, outcome(&body)).await;
         }
@@ -237,13 +238,21 @@ pub(super) struct Told {
     path: String,
     call: Option<&'static str>,
     body: Option<Bytes>,
+    /// What was asked for was so already.
+    same: bool,
 }
 
 impl Told {
     pub fn of(parts: &Parts) -> Self {
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
         let call = parts.extensions.get::<Call>().map(|call| call.0);
-        Self { method: parts.method.to_string(), path: path.to_owned(), call, body: None }
+        Self {
+            method: parts.method.to_string(),
+            path: path.to_owned(),
+            call,
+            body: None,
+            same: false,
+        }
     }
 }
 
@@ -312,6 +321,7 @@ impl Gate {
                 body: body.filter(|body| !body.is_empty()),
                 status: status.as_u16(),
                 outcome: &outcome,
+                same: told.same,
                 ..Record::new(&caller.who, caller.from)
             });
         });

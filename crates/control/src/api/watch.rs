@@ -36,6 +36,7 @@ const SERVICES: usize = 256;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct WatchQuery {
     /// Seconds between two statuses, 1 to 60; 2 if it is not said, 0: no status.
+    #[serde(deserialize_with = "super::whole")]
     #[schemars(range(max = 60))]
     interval: Option<u8>,
     /// Begin with the events after this number; if it is not said, with those that come.

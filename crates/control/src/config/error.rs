@@ -81,7 +81,7 @@ impl Problem {
         let byte = error.as_bytes()[good.len()];
         let last = good.rsplit('\n').next().unwrap_or_default();
         Self {
-            file: file.to_owned(),
+            file: plain(file.to_owned()),
             line: good.matches('\n').count() + 1,
             column: last.chars().count() + 1,
             field: String::new(),
@@ -105,8 +105,9 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Words for one line of a terminal: what a key or a value of the file has of control characters is written out.
-fn plain(words: String) -> String {
+/// Words for one line of a terminal: what a key or a value of a file, or its name, has of control characters is
+/// written out.
+pub(crate) fn plain(words: String) -> String {
     if !words.contains(char::is_control) {
         return words;
     }
@@ -152,7 +153,7 @@ impl<'a> Problems<'a> {
         let (line, column) = self.position(span.start);
         let (file, line) = include::place(&self.marks, self.file, line);
         self.list.push(Problem {
-            file: file.to_owned(),
+            file: plain(file.to_owned()),
             line,
             column,
             field: plain(field.into()),
@@ -170,7 +171,7 @@ impl<'a> Problems<'a> {
         right: impl Into<String>,
     ) {
         self.list.push(Problem {
-            file: file.display().to_string(),
+            file: plain(file.display().to_string()),
             line,
             column: 1,
             field: plain(field.into()),
@@ -186,7 +187,7 @@ impl<'a> Problems<'a> {
 
     /// The problems in the order of the file; then those in files that it names.
     pub(super) fn finish(mut self) -> Vec<Problem> {
-        let own = self.file;
+        let own = plain(self.file.to_owned());
         self.list.sort_by_key(|problem| (problem.file != own, problem.line, problem.column));
         self.list
     }

@@ -1,9 +1,10 @@
 //! One configuration in several files: `include` in `[balancer]` names files with further services.
 //!
 //! They become one text: that of the file itself, with `include` as a comment, and the others behind it,
-//! each after a line that names it. So everything that knows one text (validation, `apply`, the history)
-//! knows all of them, and a problem is told where it stands. Such a line counts in that text alone, which is made
-//! here: in a file, whoever has written it, it is a comment.
+//! each after a line that names it, and says how many lines it has. So everything that knows one text (validation,
+//! `apply`, the history) knows all of them, and a problem is told where it stands. Such a line counts in that text
+//! alone, which is made here: in a file, whoever has written it, it is a comment. So it is in a text that a client has
+//! put together otherwise: there the numbers of lines do not add up.
 
 use std::fs;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use toml::Spanned;
 use super::error::{ConfigError, Problem, Problems};
 use super::written;
 
-/// Begins the line behind which the text of another file stands.
+/// Begins the line behind which the text of another file stands: `#: file LINES NAME`.
 pub(super) const MARK: &str = "#: file ";
 /// The same where it does not count.
 const OTHER_MARK: &str = "## file ";
@@ -61,7 +62,8 @@ pub(super) fn whole(path: &Path, text: String) -> Result<String, ConfigError> {
         match part(file) {
             Ok(part) => {
                 let line = if whole.ends_with('\n') { "" } else { "\n" };
-                whole += &format!("{line}{MARK}{}\n{part}", file.display());
+                let lines = part.lines().count();
+                whole += &format!("{line}{MARK}{lines} {}\n{part}", file.display());
             }
             Err(ConfigError::Read { source, .. }) => {
                 let wrong = format!("{} cannot be read: {source}", file.display());
@@ -171,13 +173,30 @@ pub fn in_one(mut text: String) -> String {
     text
 }
 
-/// The lines of a whole text that name a file, from 1, and the names.
+/// The lines of a whole text that name a file, from 1, and the names. None unless each is followed by as many lines as
+/// it says, up to the next one or the end: else the text was not made by [`whole`], or has been changed since.
 pub(super) fn marks(text: &str) -> Vec<(usize, &str)> {
     if !text.contains(MARK) {
         return Vec::new();
     }
-    let lines = text.lines().enumerate();
-    lines.filter_map(|(at, line)| Some((at + 1, line.strip_prefix(MARK)?))).collect()
+    let mut found = Vec::new();
+    // Where the next one is to be, and where this line is.
+    let (mut end, mut last): (Option<usize>, usize) = (None, 0);
+    for (at, line) in (1..).zip(text.lines()) {
+        last = at;
+        let Some(rest) = line.strip_prefix(MARK) else { continue };
+        let Some((lines, file)) = rest.split_once(' ') else { return Vec::new() };
+        let Ok(lines) = lines.parse::<usize>() else { return Vec::new() };
+        if end.is_some_and(|end| end != at) {
+            return Vec::new();
+        }
+        end = lines.checked_add(at + 1);
+        if end.is_none() {
+            return Vec::new();
+        }
+        found.push((at, file));
+    }
+    if end == Some(last + 1) { found } else { Vec::new() }
 }
 
 /// In which file a line of a whole text with these marks stands, and where in it; `line` counts from 1.
@@ -291,6 +310,15 @@ mod tests {
         assert!(said(&alone).contains("weir.toml:7: service"), "{}", said(&alone));
         let both = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &marked(0))]);
         assert!(said(&both).contains("conf.d/b.toml:5: service"), "{}", said(&both));
+        // In a text that somebody has put together, by hand or by a program, it says nothing either.
+        let head = "[balancer]\ninterfaces = [\"lo\"]\n";
+        for mark in
+            ["/etc/shadow", "6 /etc/shadow", "99999999999999999999 x", "18446744073709551615 x"]
+        {
+            let text = format!("{head}{MARK}{mark}\n{}", service("b", 0));
+            let said = Config::parse(&text, "text").unwrap_err().to_string();
+            assert!(said.starts_with("text:7: service"), "{mark}: {said}");
+        }
         // As it is written into one file, what is added there is that file's.
         let good = folder(&[("weir.toml", MAIN), ("conf.d/b.toml", &marked(81))]);
         let path = good.path().join("weir.toml");

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::error::plain;
 use super::include;
 
 /// What a configuration was read from.
@@ -48,7 +49,7 @@ impl Source {
         let own = self.name();
         let (file, line) =
             include::place(&include::marks(&text), &own, line_of(&text, table, field));
-        format!("{file}:{line}: ")
+        format!("{}:{line}: ", plain(file.to_owned()))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{Finding, read};
+use super::{Finding, interface, read};
 use crate::config::{Backend, Config};
 use crate::neigh;
 
@@ -32,6 +32,8 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
     let links = neigh::interfaces().unwrap_or_default();
     let taken = neigh::with_above(&config.balancer.interfaces, &links);
     let mut seen = BTreeSet::new();
+    // What the configuration names is looked at by its name.
+    let mut filtered: BTreeSet<String> = config.balancer.interfaces.iter().cloned().collect();
     for service in config.services.iter().filter(|service| service.forward.is_nat()) {
         let addresses = service.addresses();
         let here = |vip: &IpAddr| own.iter().any(|(_, address)| address == vip);
@@ -52,6 +54,14 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     ),
                     format!("add {:?} to balancer.interfaces", out.name),
                 ));
+            }
+            // A VLAN of one of these, or a bridge with it.
+            if backend.address.is_ipv4()
+                && taken.contains(&out.name)
+                && interface::filters_strictly(&out.name)
+                && filtered.insert(out.name.clone())
+            {
+                findings.push(interface::rp_filter(&out.name));
             }
             if let Some(local) = local.filter(|_| !accepts_local(&out.name)) {
                 findings.push(Finding::warn(

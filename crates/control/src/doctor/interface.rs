@@ -295,13 +295,8 @@ fn forwarding(name: &str, family: &str) -> Finding {
     }
 }
 
-fn rp_filter(name: &str) -> Finding {
-    let one = |name: &str| {
-        let value = read(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
-        value.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
-    };
-    // The kernel takes the larger of the two.
-    if one("all").max(one(name)) == 1 {
+pub(super) fn rp_filter(name: &str) -> Finding {
+    if filters_strictly(name) {
         return Finding::warn(
             "rp-filter",
             format!(
@@ -311,6 +306,16 @@ fn rp_filter(name: &str) -> Finding {
         );
     }
     Finding::ok("rp-filter", format!("{name}: not strict"))
+}
+
+/// Whether the kernel drops IPv4 packets that come by an interface from where it would not send by it.
+pub(crate) fn filters_strictly(interface: &str) -> bool {
+    let one = |name: &str| {
+        let value = read(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
+        value.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
+    };
+    // The kernel takes the larger of the two.
+    one("all").max(one(interface)) == 1
 }
 
 /// The name of a sysctl; dots in an interface's name are written as slashes.

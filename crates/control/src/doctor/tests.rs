@@ -218,6 +218,29 @@ fn a_backend_behind_a_bridge() {
     assert_eq!(hop.expect("it is looked at").verdict, Verdict::Ok);
 }
 
+/// Answers of translated backends that come by what is above an interface of weir's, a bridge or a VLAN, meet the filter
+/// of that.
+#[test]
+fn the_filter_of_a_bridge_by_which_answers_come() {
+    let site = Site::new();
+    site.lb.ip("link add br0 type bridge\nlink set br0 up\nlink set eth0 master br0").unwrap();
+    site.lb.ip("addr add 10.7.0.1/24 dev br0").unwrap();
+    site.lb.sysctl("ipv4/conf/all/rp_filter", "0").unwrap();
+    let own = "[[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.2\"";
+    let other = format!("forward = \"nat\"\n{}", own.replace("10.9.0.2", "10.7.0.2"));
+    let config = Config::parse(&CONFIG.replace(own, &other), "weir.toml").unwrap();
+    for (value, count) in [("1", 1), ("2", 0)] {
+        site.lb.sysctl("ipv4/conf/br0/rp_filter", value).unwrap();
+        let look = || {
+            let mut findings = Vec::new();
+            answers::examine(&config, &[], &mut findings);
+            findings
+        };
+        let findings = site.lb.enter(look).unwrap();
+        expect(&findings, "rp-filter", count, Verdict::Warn, &["br0", "rp_filter=2"]);
+    }
+}
+
 #[test]
 fn the_host_side_of_an_interface() {
     let site = Site::new();

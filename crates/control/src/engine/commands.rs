@@ -42,8 +42,17 @@ pub struct Asked {
     pub expect: Option<u64>,
     /// What is asked for.
     pub command: Command,
-    /// The number of the last change, once it is done.
-    pub last: oneshot::Sender<u64>,
+    /// The last change, once it is done.
+    pub last: oneshot::Sender<Last>,
+}
+
+/// The last change of the instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Last {
+    /// Its number.
+    pub number: u64,
+    /// Whether what was asked for was so already, and has changed nothing.
+    pub same: bool,
 }
 
 /// A request to the engine.
@@ -192,13 +201,18 @@ impl<P: Plane> Engine<P> {
                 self.handle(command);
                 self.asked_by(Who::nobody("weir"));
                 // It may be done later, and whoever does it has taken this along then.
-                if let Some(last) = self.asking.take() {
-                    let _ = last.send(self.history.last());
-                }
+                self.tell_last(false);
                 return;
             }
         }
-        let _ = last.send(now);
+        let _ = last.send(Last { number: now, same: false });
+    }
+
+    /// Tells whoever asks for something just now which change was the last, unless they know; `same`: theirs is none.
+    pub(super) fn tell_last(&mut self, same: bool) {
+        if let Some(last) = self.asking.take() {
+            let _ = last.send(Last { number: self.history.last(), same });
+        }
     }
 
     pub(super) fn handle(&mut self, command: Command) {
@@ -563,6 +577,7 @@ impl<P: Plane> Engine<P> {
     ) {
         let done = done.map(|changed| {
             if !changed {
+                self.tell_last(true);
                 return format!("{said} already{rest}");
             }
             let known = self.known_of(service);
@@ -601,7 +616,10 @@ impl<P: Plane> Engine<P> {
     ) {
         let done = done.map(|(said, changed)| match changed {
             true => self.remember_kept(said, kept),
-            false => said,
+            false => {
+                self.tell_last(true);
+                said
+            }
         });
         drop(reply.send(done));
     }

@@ -15,7 +15,7 @@ const KEPT: usize = 512;
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Its number in the life of this process, from 1; later ones have higher numbers.
+    /// Its number; later ones have higher numbers, and so have those of a later process.
     pub number: u64,
     /// When it was, in milliseconds since 1970.
     pub at: u64,
@@ -75,8 +75,14 @@ pub struct Events {
 
 impl Default for Events {
     fn default() -> Self {
-        Self { ring: Mutex::default(), last: watch::Sender::new(0) }
+        Self { ring: Mutex::default(), last: watch::Sender::new(before_first()) }
     }
+}
+
+/// The number before the first one. Whoever was told of some by an earlier process, however few, is told of all of this
+/// one: a process has no million events a second. Below 2^53, so that a browser reads it.
+fn before_first() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() * 1_000_000
 }
 
 impl Events {
@@ -93,8 +99,8 @@ impl Events {
         self.last.send_replace(number);
     }
 
-    /// Those after a number, the oldest first. A number that there has not been is of an earlier process:
-    /// all of them.
+    /// Those after a number, the oldest first. A number that there has not been is of an earlier process, whose clock was
+    /// ahead: all of them.
     pub fn after(&self, number: u64) -> Vec<Event> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let number = if number > *self.last.borrow() { 0 } else { number };
@@ -120,18 +126,21 @@ mod tests {
     fn the_last_ones_are_kept_and_followed() {
         let events = Events::default();
         let mut follower = events.follow();
+        let before = *follower.borrow();
         for round in 0..KEPT + 10 {
             events.push(health(round % 2 == 0));
         }
         let all = events.after(0);
-        assert_eq!((all.len(), all[0].number), (KEPT, 11));
+        assert_eq!((all.len(), all[0].number), (KEPT, before + 11));
         assert!(all.windows(2).all(|two| two[0].number + 1 == two[1].number));
         assert!(follower.has_changed().is_ok_and(|changed| changed));
         let last = *follower.borrow_and_update();
-        assert_eq!(last, KEPT as u64 + 10);
+        assert_eq!(last, before + KEPT as u64 + 10);
         assert!(events.after(last).is_empty());
         assert_eq!(events.after(last - 1).len(), 1);
         assert_eq!(events.after(last + 1).len(), KEPT, "a number of an earlier process");
+        assert_eq!(events.after(before).len(), KEPT, "the last of one that began a second before");
+        assert!(last < 1 << 53);
     }
 
     #[test]

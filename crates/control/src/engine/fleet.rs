@@ -12,7 +12,7 @@ pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
 
 use self::apart::Apart;
-use super::commands::{Command, Done};
+use super::commands::{Command, Done, Last};
 use super::cookies::settings_of;
 use super::history::{Apply, Beside};
 use super::places::Salts;
@@ -87,7 +87,7 @@ pub struct Proposed {
     what: &'static str,
     who: Who,
     reply: Option<oneshot::Sender<Done>>,
-    last: Option<oneshot::Sender<u64>>,
+    last: Option<oneshot::Sender<Last>>,
 }
 
 /// What is to be proposed.
@@ -116,7 +116,7 @@ pub(super) struct Fleet {
     apart: Apart,
     /// A change is on its way.
     proposing: bool,
-    waiting: VecDeque<(Who, Option<oneshot::Sender<u64>>, Command)>,
+    waiting: VecDeque<(Who, Option<oneshot::Sender<Last>>, Command)>,
     ends: Option<Contact>,
     /// Digests of tables, by the generation that they are of.
     digests: HashMap<ServiceId, (u64, String)>,
@@ -519,7 +519,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn wants_edits(
-        &self,
+        &mut self,
         service: &str,
         backend: &str,
         edits: &[Edit],
@@ -530,7 +530,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn edited(
-        &self,
+        &mut self,
         service: &str,
         backend: &str,
         edits: &[Edit],
@@ -542,6 +542,7 @@ impl<P: Plane> Engine<P> {
             shared = text::edit(&shared, service, backend, edit)?;
         }
         if shared == before {
+            self.tell_last(true);
             return Ok(Ok(format!("{said} already")));
         }
         let said = Some(said);
@@ -549,7 +550,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn wants_backend(
-        &self,
+        &mut self,
         service: &str,
         backend: &Backend,
     ) -> Result<Result<String, Wanted>, EngineError> {
@@ -565,7 +566,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn wants_set(
-        &self,
+        &mut self,
         service: &str,
         wanted: &Backend,
     ) -> Result<Result<String, Wanted>, EngineError> {
@@ -659,7 +660,7 @@ impl<P: Plane> Engine<P> {
                     warn!(%error, "the fleet gets no configuration from this balancer");
                 }
                 if let Some(last) = last {
-                    let _ = last.send(self.history.last());
+                    let _ = last.send(Last { number: self.history.last(), same: false });
                 }
                 return;
             }
@@ -819,7 +820,7 @@ impl<P: Plane> Engine<P> {
             (None, Ok(_)) => {}
         }
         if let Some(last) = last {
-            let _ = last.send(self.history.last());
+            let _ = last.send(Last { number: self.history.last(), same: false });
         }
     }
 
@@ -849,9 +850,7 @@ impl<P: Plane> Engine<P> {
             self.asked_by(who);
             self.handle(command);
             self.asked_by(Who::nobody("weir"));
-            if let Some(last) = self.asking.take() {
-                let _ = last.send(self.history.last());
-            }
+            self.tell_last(false);
         }
     }
 

@@ -68,7 +68,7 @@ pub use agents::{AgentStatus, Newcomer, Order, Said};
 pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use caps::NewFlowStatus;
-pub use commands::{Asked, Command};
+pub use commands::{Asked, Command, Last};
 pub use discover::{Answer, DiscoverStatus, Record, Sought};
 pub use error::{EngineError, Kind};
 pub use events::{Event, Events, Happening};
@@ -287,8 +287,8 @@ pub struct Engine<P: Plane = LivePlane> {
     shelf: Arc<Shelf>,
     /// Tables are made by the pools of a step.
     commits: Option<step::Commit>,
-    /// Where the number of the last change goes once what is asked for just now is done.
-    asking: Option<tokio::sync::oneshot::Sender<u64>>,
+    /// Where the last change is told once what is asked for just now is done.
+    asking: Option<tokio::sync::oneshot::Sender<Last>>,
     /// Who asks for what is done just now.
     who: Who,
     /// Of the run directory, and of the state directory if that is another.

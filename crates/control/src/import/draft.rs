@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::{Form, ImportError, Imported, Note};
-use crate::config::{Config, Limits, Protocol};
+use crate::config::{Config, Limits, Protocol, plain};
 
 /// Services that are read; more are none that a balancer has.
 pub(super) const MOST_SERVICES: usize = 65_536;
@@ -148,8 +148,7 @@ impl Draft {
             self.drop_empty();
             self.name_all();
             if self.services.is_empty() {
-                self.notes.sort();
-                return Err(ImportError::Nothing { notes: self.notes });
+                return Err(ImportError::Nothing { notes: self.told() });
             }
             let (text, places) = self.written(form);
             let error = match Config::parse(&text, "the configuration") {
@@ -173,22 +172,32 @@ impl Draft {
         Err(ImportError::Refused(format!("too much of it would be refused, at last: {last}")))
     }
 
+    /// The notes by line, each as one line of a terminal: they quote what was read.
+    fn told(&mut self) -> Vec<Note> {
+        let mut notes = std::mem::take(&mut self.notes);
+        for note in &mut notes {
+            note.text = plain(std::mem::take(&mut note.text));
+        }
+        notes.sort();
+        notes.dedup();
+        notes
+    }
+
     fn done(mut self, text: String, form: Form) -> Imported {
-        self.notes.sort();
-        self.notes.dedup();
+        let notes = self.told();
         let mut all = text;
-        if !self.notes.is_empty() {
+        if !notes.is_empty() {
             let _ = writeln!(
                 all,
                 "\n# What has no counterpart, or another one, by line of what was read ({}):",
                 form.name()
             );
-            for note in &self.notes {
+            for note in &notes {
                 let _ = writeln!(all, "#   line {}: {}", note.line, clean(&note.text));
             }
         }
         let backends = self.services.iter().map(|service| service.backends.len()).sum();
-        Imported { text: all, notes: self.notes, services: self.services.len(), backends }
+        Imported { text: all, notes, services: self.services.len(), backends }
     }
 
     /// One service for each address, protocol and port: the first.

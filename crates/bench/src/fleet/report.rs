@@ -98,7 +98,8 @@ fn measure(builder: &mut dyn Build<StateKey>, first: u32) -> Result<[f64; 3]> {
         });
         next += told.len() as u64;
         let read = timed(decode, || {
-            let said = FromAgent::decode(bytes.as_ref()).context("reading a message")?;
+            let bytes: &[u8] = bytes.as_ref();
+            let said = FromAgent::decode(bytes).context("reading a message")?;
             let Some(from_agent::What::Events(events)) = said.what else { return Ok(Vec::new()) };
             Ok::<_, crate::Error>(message::events(&events).context("reading a message")?)
         })?;

@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// unless more of them share it. The ring has room for 87,000 changes.
 const LOOK_EVERY_BUSY: Duration = Duration::from_millis(20);
 /// So many changes in one look are much.
-const MUCH: usize = 64;
+const MUCH: usize = 16;
 /// Open connections are counted anew: the count goes by what was told since, and some may come twice.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// Bytes of a change in the ring (`struct change`), and of a key (`struct told_of`).

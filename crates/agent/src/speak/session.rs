@@ -197,7 +197,7 @@ impl Session {
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
         let addresses = self.addresses()?;
         let (channel, shown) = self.connect().await?;
-        let (to, messages) = mpsc::channel(WAITING);
+        let (to, messages) = mpsc::channel::<Written>(WAITING);
         let hello = {
             let log = self.log();
             Hello {

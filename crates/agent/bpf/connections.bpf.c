@@ -67,15 +67,12 @@ struct inet_sock {
 #define LISTEN 10
 #define CLOSING 11
 
-/* Bytes of the ring that wait before its reader is woken; it looks by itself every few milliseconds, and a
- * wake-up costs more than all else here. */
-#define WAKE_AT (1 << 20)
-
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* The network namespace. */
 const volatile __u64 network = 0;
 
+/* Its reader looks by itself every few milliseconds: a wake-up costs more than all else here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 22);
@@ -172,11 +169,9 @@ static __always_inline int is_told(const struct change *change)
 
 static __always_inline void tell(struct change *change)
 {
-	__u64 waiting = bpf_ringbuf_query(&changes, BPF_RB_AVAIL_DATA);
-	__u64 flags = waiting > WAKE_AT ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 	__u32 zero = 0;
 
-	if (bpf_ringbuf_output(&changes, change, sizeof(*change), flags)) {
+	if (bpf_ringbuf_output(&changes, change, sizeof(*change), BPF_RB_NO_WAKEUP)) {
 		__u64 *count = bpf_map_lookup_elem(&missed, &zero);
 
 		if (count)
@@ -198,7 +193,11 @@ static __always_inline int is_told_already(const struct change *change)
 	__builtin_memcpy(other, last, sizeof(other));
 	for (unsigned int at = 0; at < sizeof(*change) / 4; at++)
 		differs |= one[at] ^ other[at];
-	return !differs;
+	if (differs)
+		return 0;
+	/* The next one with these ends is another connection. */
+	last->kind = CONNECTION_CLOSED;
+	return 1;
 }
 
 SEC("tp_btf/inet_sock_set_state")
@@ -212,9 +211,12 @@ int weir_connections(__u64 *arguments)
 	    sk->__sk_common.skc_net.net->net_cookie != network)
 		return 0;
 	change.kind = kind;
-	if (!ends(&change, sk) || !is_told(&change))
+	if (!ends(&change, sk))
 		return 0;
-	if (kind != CONNECTION_OPENED || !is_told_already(&change))
+	/* Asked first, as it costs less than to look whether it is told at all. */
+	if (kind == CONNECTION_OPENED && is_told_already(&change))
+		return 0;
+	if (is_told(&change))
 		tell(&change);
 	return 0;
 }

@@ -5,14 +5,14 @@ mod played;
 
 use nix::sys::socket::{self, Backlog, setsockopt};
 use nix::{setsockopt_impl, sockopt_impl};
-use played::{HERE, certified, files, listen};
+use played::{HERE, PATIENCE, certified, files, heard, listen, tells};
 use std::collections::HashSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tonic::Streaming;
-use weir_agent::speak::{Balancer as Address, Options, Speaking};
+use weir_agent::speak::Speaking;
 use weir_rpc::message::{self, Connection, Kind};
 use weir_rpc::pki::Role;
 use weir_rpc::{
@@ -25,7 +25,6 @@ sockopt_impl!(
     Deferred, SetOnly, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, u32
 );
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// More than one message has room for, over two servers.
 const CLIENTS: usize = MOST_OF_A_MESSAGE / 2 + 100;
 
@@ -36,16 +35,6 @@ fn server() -> (TcpListener, SocketAddr) {
     socket::listen(&listener, Backlog::new(4096).unwrap()).unwrap();
     let at = listener.local_addr().unwrap();
     (listener, at)
-}
-
-async fn heard(from: &mut Streaming<FromAgent>) -> from_agent::What {
-    loop {
-        let said = timeout(PATIENCE, from.message()).await.expect("it says something");
-        match said.unwrap().expect("the session goes on").what.expect("something") {
-            from_agent::What::Load(_) => {}
-            what => return what,
-        }
-    }
 }
 
 /// What is half-open by the answer to a question, and what has happened before.
@@ -99,18 +88,7 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
 
     runtime.block_on(async {
         let mut balancer = listen(&files(directory.path(), "lb")).await;
-        let options = Options {
-            balancers: vec![Address { host: HERE.to_string(), port: balancer.port }],
-            files: files(directory.path(), "b0"),
-            load: None,
-            log: 1 << 16,
-            alone: false,
-            directory: None,
-            said: Default::default(),
-            lies: Default::default(),
-            quic: None,
-            health: None,
-        };
+        let options = tells(balancer.port, files(directory.path(), "b0"));
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
         let called = timeout(PATIENCE, balancer.sessions.recv()).await;
         let (mut from, to) = called.expect("it calls").expect("a session");

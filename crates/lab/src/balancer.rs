@@ -622,7 +622,7 @@ fn config_text(
             lines(if protocol == "tcp" { &spec.tcp_lines } else { "" }),
         );
         if service == quic::SERVICE {
-            let _ = write!(text, "\n{}", quic::CONFIG);
+            let _ = write!(text, "\n{}", quic::config(0, [(0, quic::KEY)]));
         }
         for (backend, member) in pool {
             let _ = write!(

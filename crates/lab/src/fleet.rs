@@ -2,6 +2,7 @@
 //! Each runs `weir run` as an operator would, with `[store] kind = "etcd"`.
 
 mod events;
+mod keys;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,8 @@ pub struct Fleet {
     apart: Mutex<()>,
     /// How often the control plane of each balancer was killed and started: an odd number while it is away.
     crashes: Vec<AtomicUsize>,
+    /// Those of QUIC's connection ids.
+    keys: Mutex<keys::Keys>,
     /// How many changes were refused at first, by the reasons.
     refused: Mutex<BTreeMap<&'static str, u64>>,
     /// Held while control planes are away.
@@ -117,6 +120,7 @@ impl Fleet {
             commanding: Mutex::default(),
             apart: Mutex::default(),
             crashes: (0..lab.spec().balancers).map(|_| AtomicUsize::new(0)).collect(),
+            keys: Mutex::default(),
             refused: Mutex::default(),
             watching: Mutex::default(),
             down: Mutex::default(),
@@ -418,17 +422,29 @@ impl Fleet {
     /// # Errors
     /// Any other refusal, or the last one.
     fn ask(&self, words: &[&str], reasons: &mut BTreeSet<&'static str>) -> Result<()> {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        self.ask_with(&|_| Ok(words.clone()), reasons)
+    }
+
+    /// The same, in words for the balancer that is asked.
+    fn ask_with(
+        &self,
+        words: &dyn Fn(usize) -> Result<Vec<String>>,
+        reasons: &mut BTreeSet<&'static str>,
+    ) -> Result<()> {
         let (begun, mut may_be_made) = (Instant::now(), false);
         loop {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.balancers.len();
             if lock(&self.away).contains(&turn) {
                 continue;
             }
+            let words = words(turn)?;
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let crashes = || self.crashes[turn].load(Ordering::SeqCst);
             let before = crashes();
-            let Err(error) = self.balancers[turn].command(words) else { return Ok(()) };
+            let Err(error) = self.balancers[turn].command(&words) else { return Ok(()) };
             let text = error.to_string();
-            if may_be_made && shows_it_made(words, &text) {
+            if may_be_made && shows_it_made(&words, &text) {
                 return Ok(());
             }
             let crashed = (before % 2 == 1 || crashes() != before).then_some((NOBODY, true));

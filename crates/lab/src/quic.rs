@@ -1,7 +1,7 @@
 //! QUIC in a lab: the server of a backend, which makes its connection ids by what the agent beside it was told
 //! (docs/quic.md), and clients' connections, which change their addresses and ports.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::linux::fs::MetadataExt;
@@ -28,10 +28,8 @@ use weir_wire::quic::{Id, QuicLb};
 
 /// The service of QUIC.
 pub(crate) const SERVICE: &str = "quic4";
-/// How its ids are made: three bytes of server id and nine of nonce, encrypted.
-pub(crate) const CONFIG: &str = "[service.quic]\nissue = 0\n\n[[service.quic.config]]\nconfig_id = 0\n\
-                                 server_id_length = 3\nnonce_length = 9\n\
-                                 key = \"8f95f09245765f80256934e50c66207f\"\n";
+/// The key that its ids are encrypted by at first.
+pub(crate) const KEY: &str = "8f95f09245765f80256934e50c66207f";
 /// Bytes of every id: a server of this stack has ids of one length.
 const ID_LENGTH: usize = 13;
 /// The number of ids whose server has no configuration.
@@ -44,6 +42,20 @@ const PROTOCOL: &[u8] = b"weir-lab";
 const MOST: usize = 128;
 /// After so long a silence a server forgets a connection. Clients give up before.
 const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// How its ids are made, by the configuration `issue` of these numbers and keys: three bytes of server id and nine of
+/// nonce, encrypted.
+pub(crate) fn config<'a>(issue: u8, keys: impl IntoIterator<Item = (u8, &'a str)>) -> String {
+    let mut text = format!("[service.quic]\nissue = {issue}\n");
+    for (number, key) in keys {
+        let _ = write!(
+            text,
+            "\n[[service.quic.config]]\nconfig_id = {number}\nserver_id_length = 3\nnonce_length = 9\n\
+             key = \"{key}\"\n"
+        );
+    }
+    text
+}
 
 /// What the servers show, and what clients know them by.
 #[derive(Clone, Debug)]

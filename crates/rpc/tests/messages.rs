@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use prost::Message;
 use std::net::IpAddr;
 use weir_rpc::message::{self, Connection, Endpoint, Kind, Peer};
+use weir_rpc::written::{Writer, Written};
 use weir_rpc::{
     Balancers, Collected, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load,
     MOST_BALANCERS, MOST_BYTES, MOST_OF_A_MESSAGE, MOST_OF_A_NAME, PROTOCOL, from_agent,
@@ -29,7 +30,10 @@ fn address() -> impl Strategy<Value = IpAddr> {
 }
 
 fn connection() -> impl Strategy<Value = Connection> {
-    (any::<u32>(), address(), any::<u16>(), proptest::option::of(1..=u16::MAX)).prop_map(
+    // A number of 0 stands in no message.
+    let endpoint = prop_oneof![Just(0u32), any::<u32>()];
+    let port = prop_oneof![Just(0u16), any::<u16>()];
+    (endpoint, address(), port, proptest::option::of(1..=u16::MAX)).prop_map(
         |(endpoint, client, client_port, port)| Connection { endpoint, client, client_port, port },
     )
 }
@@ -74,15 +78,22 @@ proptest! {
     }
 
     #[test]
-    fn connections_come_as_they_were_said(told in proptest::collection::vec(connection(), 0..50)) {
+    fn connections_come_as_they_were_said(
+        told in proptest::collection::vec(connection(), 0..50), first in prop_oneof![Just(0u64), 0..u64::MAX / 2],
+    ) {
         let kinds = [Kind::Opened, Kind::Closed, Kind::Lingers];
         let wanted: Vec<_> = told.iter().enumerate().map(|(at, one)| (kinds[at % 3], *one)).collect();
         let event = wanted.iter().map(|(kind, one)| Event {
             kind: weir_rpc::Kind::from(*kind).into(),
             connection: Some((*one).into()),
         });
-        let events = Events { first: 5, next: 5 + told.len() as u64, event: event.collect() };
+        let next = first + told.len() as u64;
+        let events = Events { first, next, event: event.collect() };
         let bytes = events.encode_to_vec();
+        let mut writer = Writer::with_room(wanted.len());
+        wanted.iter().for_each(|(kind, one)| writer.push(*kind, *one));
+        let made: Written = FromAgent { what: Some(from_agent::What::Events(events)) }.into();
+        prop_assert_eq!(writer.finish(first, next), made);
         prop_assert_eq!(message::events(&Events::decode(&bytes[..]).unwrap()).unwrap(), wanted);
         let dumped = Dumped { connection: told.iter().map(|one| (*one).into()).collect() };
         let bytes = dumped.encode_to_vec();
@@ -118,6 +129,9 @@ fn the_largest_message_is_taken() {
     let events = Events { first: u64::MAX - 1, next: u64::MAX, event };
     let said = FromAgent { what: Some(from_agent::What::Events(events.clone())) };
     assert!(said.encoded_len() <= MOST_BYTES, "{} bytes", said.encoded_len());
+    let mut writer = Writer::with_room(MOST_OF_A_MESSAGE);
+    (0..MOST_OF_A_MESSAGE).for_each(|_| writer.push(Kind::Lingers, one));
+    assert_eq!(writer.finish(u64::MAX - 1, u64::MAX), Written::from(said));
     assert_eq!(message::events(&events).unwrap().len(), MOST_OF_A_MESSAGE);
     let mut more = events;
     more.event.push(more.event[0].clone());

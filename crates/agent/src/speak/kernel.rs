@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,6 +26,12 @@ use weir_rpc::message::Kind;
 
 /// From one look at the ring to the next: connections are told of so much later at most.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The same where much happens. A look takes a wake-up of this thread, one of the thread that tells balancers, and a
+/// message to each of these: at thousands of connections a second that is more than the connections take themselves,
+/// unless more of them share it. The ring has room for 87,000 changes.
+const LOOK_EVERY_BUSY: Duration = Duration::from_millis(20);
+/// So many changes in one look are much.
+const MUCH: usize = 16;
 /// Open connections are counted anew: the count goes by what was told since, and some may come twice.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// Bytes of a change in the ring (`struct change`), and of a key (`struct told_of`).
@@ -147,45 +153,43 @@ fn run(
     let ring = builder.build().context(|| "read the ring of changes".into())?;
     let _ = started.send(Ok(()));
     let (mut told, mut missed_before) = (ToldOf::new(), 0);
-    let mut counted = Instant::now();
-    loop {
-        let waited = Instant::now();
-        let _ = ring.poll(LOOK_EVERY);
-        // Who is not waited for wakes nobody: it is looked at all the same.
+    // Takes what has happened until now; how many changes that were. The ring wakes nobody, so it is looked at.
+    let mut look = || {
         let _ = ring.consume();
+        // What the ring has lost is no less of what has happened so far.
         let missed = missed_so_far(&skel.maps.missed);
-        take(shared, &mut fresh.borrow_mut(), missed.saturating_sub(missed_before));
-        missed_before = missed;
+        let more = missed.saturating_sub(std::mem::replace(&mut missed_before, missed));
+        let mut fresh = fresh.borrow_mut();
+        let found = fresh.len();
+        take(shared, &mut fresh, more);
+        found
+    };
+    let (mut counted, mut pause) = (Instant::now(), LOOK_EVERY);
+    loop {
+        // Whoever asks does not wait for the next look.
+        match asked.recv_timeout(pause) {
+            Ok(Request::Flush(done)) => {
+                look();
+                let _ = done.send(());
+            }
+            Ok(Request::Tell(wanted, done)) => {
+                look();
+                let set = set(&skel.maps.told, &told, &wanted);
+                if set.is_ok() {
+                    told = wanted;
+                    counted = Instant::now();
+                    count(shared, &told);
+                }
+                let _ = done.send(set);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                pause = if look() < MUCH { LOOK_EVERY } else { LOOK_EVERY_BUSY };
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
         if counted.elapsed() >= COUNT_EVERY {
             counted = Instant::now();
             count(shared, &told);
-        }
-        loop {
-            match asked.try_recv() {
-                Ok(Request::Flush(done)) => {
-                    let _ = ring.consume();
-                    // What the ring has lost is no less of what has happened so far.
-                    let missed = missed_so_far(&skel.maps.missed);
-                    let more = missed.saturating_sub(std::mem::replace(&mut missed_before, missed));
-                    take(shared, &mut fresh.borrow_mut(), more);
-                    let _ = done.send(());
-                }
-                Ok(Request::Tell(wanted, done)) => {
-                    let set = set(&skel.maps.told, &told, &wanted);
-                    if set.is_ok() {
-                        told = wanted;
-                        counted = Instant::now();
-                        count(shared, &told);
-                    }
-                    let _ = done.send(set);
-                }
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Ok(()),
-            }
-        }
-        // A poll that cannot wait must not take a processor.
-        if waited.elapsed() < LOOK_EVERY / 5 {
-            std::thread::sleep(LOOK_EVERY / 5);
         }
     }
 }

@@ -69,7 +69,7 @@ impl Log {
         if skip > self.changes.len() {
             return None;
         }
-        let found: Vec<Change> = self.changes.iter().skip(skip).take(most).copied().collect();
+        let found: Vec<Change> = self.changes.range(skip..).take(most).copied().collect();
         Some((from + found.len() as u64, found))
     }
 }

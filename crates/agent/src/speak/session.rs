@@ -19,10 +19,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use weir_rpc::dial::{Shown, dial_and_look};
 use weir_rpc::message::{self, Balancers, Connection, Kind};
+use weir_rpc::written::{self, Writer, Written};
 use weir_rpc::{
-    BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
-    FromBalancer, Health, Hello, Load, MOST_COLLECTED, MOST_OF_A_MESSAGE, MOST_OF_A_WELCOME,
-    PROTOCOL, QuicLb, Reached, Serving, Welcome, from_agent, from_balancer,
+    Collected, DumpBegin, DumpEnd, Dumped, Endpoints, FromAgent, FromBalancer, Health, Hello, Load,
+    MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL, QuicLb, Reached, Serving, Welcome, from_agent,
+    from_balancer,
 };
 use weir_rpc::{quic, serving};
 
@@ -87,10 +88,13 @@ pub(super) struct Session {
     common: Arc<Common>,
 }
 
+/// The number of a connection's endpoint, and its port if that does not say it.
+type Place = (u32, Option<u16>);
+
 /// A session that is under way.
 struct Open<'a> {
     of: &'a Session,
-    to: mpsc::Sender<FromAgent>,
+    to: mpsc::Sender<Written>,
     /// The number of the list of endpoints in force, and the endpoints by address and port.
     list: u64,
     endpoints: HashMap<(IpAddr, u16), u32>,
@@ -193,8 +197,7 @@ impl Session {
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
         let addresses = self.addresses()?;
         let (channel, shown) = self.connect().await?;
-        let mut client = BalancerClient::new(channel).max_decoding_message_size(MOST_OF_A_WELCOME);
-        let (to, messages) = mpsc::channel(WAITING);
+        let (to, messages) = mpsc::channel::<Written>(WAITING);
         let hello = {
             let log = self.log();
             Hello {
@@ -206,8 +209,9 @@ impl Session {
                 next: log.next(),
             }
         };
-        let _ = to.try_send(FromAgent { what: Some(from_agent::What::Hello(hello)) });
-        let answer = client.speak(ReceiverStream::new(messages)).await.map_err(refused)?;
+        let _ = to.try_send(FromAgent { what: Some(from_agent::What::Hello(hello)) }.into());
+        let messages = ReceiverStream::new(messages);
+        let answer = written::speak(channel, messages).await.map_err(refused)?;
         let mut answers = answer.into_inner();
         let silent = || ended("it does not answer");
         let first = timeout(PATIENCE, answers.message()).await.map_err(|_| silent())?;
@@ -278,8 +282,11 @@ fn refused(status: tonic::Status) -> Ended {
 
 impl Open<'_> {
     async fn send(&self, what: from_agent::What) -> Result<(), Ended> {
-        let sent = self.to.send(FromAgent { what: Some(what) }).await;
-        sent.map_err(|_| ended("the session broke"))
+        self.send_written(FromAgent { what: Some(what) }.into()).await
+    }
+
+    async fn send_written(&self, message: Written) -> Result<(), Ended> {
+        self.to.send(message).await.map_err(|_| ended("the session broke"))
     }
 
     async fn begin(&mut self, welcome: Welcome) -> Result<(), Ended> {
@@ -338,8 +345,8 @@ impl Open<'_> {
         Ok(endpoints.len())
     }
 
-    /// The endpoint of a connection, and the port if that does not say it.
-    fn endpoint(&self, local: IpAddr, port: u16) -> Option<(u32, Option<u16>)> {
+    /// Where a connection is.
+    fn endpoint(&self, local: IpAddr, port: u16) -> Option<Place> {
         let exact = self.endpoints.get(&(local, port)).map(|id| (*id, None));
         exact.or_else(|| self.endpoints.get(&(local, 0)).map(|id| (*id, Some(port))))
     }
@@ -358,21 +365,30 @@ impl Open<'_> {
         told.filter_map(|ends| self.connection(ends))
     }
 
-    /// What is told of a change: mostly itself.
-    fn events(&self, change: &Change) -> impl Iterator<Item = Event> {
-        let Change { kind, local, local_port, remote, remote_port } = *change;
+    /// Writes what is told of changes: mostly themselves. Most are of the endpoint of the one before.
+    fn write(&self, changes: &[Change], first: u64, next: u64) -> Written {
         let lies = self.of.common.options.lies;
-        let kinds = match (lies.omits(remote_port), lies.ends(remote_port)) {
-            (false, false) => [Some(kind), None],
-            (false, true) if kind == Kind::Opened => [Some(kind), Some(Kind::Closed)],
-            (true, _) | (false, true) => [None, None],
-        };
-        let connection = self.connection(Ends { local, local_port, remote, remote_port });
-        let event = |kind: Kind| {
-            let connection = Some(connection?.into());
-            Some(Event { kind: weir_rpc::Kind::from(kind).into(), connection })
-        };
-        kinds.map(|kind| kind.and_then(event)).into_iter().flatten()
+        let mut writer = Writer::with_room(changes.len());
+        let mut last: Option<((IpAddr, u16), Option<Place>)> = None;
+        for change in changes {
+            let Change { kind, local, local_port, remote, remote_port } = *change;
+            let found = match last {
+                Some((at, found)) if at == (local, local_port) => found,
+                _ => self.endpoint(local, local_port),
+            };
+            last = Some(((local, local_port), found));
+            let Some((endpoint, port)) = found else { continue };
+            let one = Connection { endpoint, client: remote, client_port: remote_port, port };
+            match (lies.omits(remote_port), lies.ends(remote_port)) {
+                (false, false) => writer.push(kind, one),
+                (false, true) if kind == Kind::Opened => {
+                    writer.push(Kind::Opened, one);
+                    writer.push(Kind::Closed, one);
+                }
+                (true, _) | (false, true) => {}
+            }
+        }
+        writer.finish(first, next)
     }
 
     /// Tells all that has happened until now, also what the log does not have yet.
@@ -395,8 +411,7 @@ impl Open<'_> {
             if next == first {
                 return Ok(());
             }
-            let event = changes.iter().flat_map(|change| self.events(change)).collect();
-            self.send(from_agent::What::Events(Events { first, next, event })).await?;
+            self.send_written(self.write(&changes, first, next)).await?;
             self.cursor = Some(next);
         }
     }

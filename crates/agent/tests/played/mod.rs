@@ -7,19 +7,25 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
+use weir_agent::speak::{Balancer as Address, Options};
 use weir_rpc::pki::{self, Role};
 use weir_rpc::tls::Files;
-use weir_rpc::{Balancer, BalancerServer, FromAgent, FromBalancer};
+use weir_rpc::{Balancer, BalancerServer, FromAgent, FromBalancer, from_agent};
 
 /// Where tests play balancers.
 pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// So long an agent may take to say something.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What an agent says in a session, and where it is answered.
 pub type Session = (Streaming<FromAgent>, mpsc::Sender<Result<FromBalancer, Status>>);
@@ -98,5 +104,32 @@ pub fn files(directory: &Path, name: &str) -> Files {
         certificate: at(format!("{name}.pem")),
         key: at(format!("{name}.key")),
         ca: at("ca.pem".into()),
+    }
+}
+
+/// An agent that tells one balancer, at this port, and nothing else.
+pub fn tells(port: u16, files: Files) -> Options {
+    Options {
+        balancers: vec![Address { host: HERE.to_string(), port }],
+        files,
+        load: None,
+        log: 1 << 16,
+        alone: false,
+        directory: None,
+        said: Default::default(),
+        lies: Default::default(),
+        quic: None,
+        health: None,
+    }
+}
+
+/// The next that an agent says, its load apart.
+pub async fn heard(from: &mut Streaming<FromAgent>) -> from_agent::What {
+    loop {
+        let said = timeout(PATIENCE, from.message()).await.expect("it says something");
+        match said.unwrap().expect("the session goes on").what.expect("something") {
+            from_agent::What::Load(_) => {}
+            what => return what,
+        }
     }
 }

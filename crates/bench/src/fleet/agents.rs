@@ -24,8 +24,8 @@ use weir_wire::map_address;
 
 /// Messages that wait for the balancer to take them, as of a real agent.
 const WAITING: usize = 4;
-/// From one look at what has happened to the next, as of a real one.
-const TICK: Duration = Duration::from_millis(5);
+/// From one look at what has happened to the next, as of a real one to which much happens.
+const TICK: Duration = Duration::from_millis(20);
 /// The same where nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(250);
 /// A balancer that does not listen yet is called again after so long.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -37,6 +37,8 @@ const LISTEN: u16 = 4479;
 const THREADS: usize = 2;
 /// How often the server looks whether it is to end, in milliseconds.
 const GLANCE: u16 = 20;
+/// So long there are connections of which nobody is told.
+const UNTOLD_FOR: Duration = Duration::from_secs(1);
 /// From one look at what the balancer was told to the next.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// It is told no more when nothing has come for so many looks.
@@ -59,6 +61,9 @@ pub struct Real {
     pub bpf_ns: f64,
     /// How often they ran for each: once for every change of a socket's state, and for every event of a new one.
     pub bpf_runs: f64,
+    /// Nanoseconds that they ran, just before, for each connection of which nobody is told, both of whose ends are on
+    /// this machine: all of those runs are over after a few instructions, and most of it is the kernel's look at the clock.
+    pub bpf_untold_ns: f64,
     /// Both together.
     pub whole_ns: f64,
     /// Openings and ends of which the balancer has not heard.
@@ -69,12 +74,13 @@ pub struct Real {
 
 impl fmt::Display for Real {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { connections, per_s, agent_cpu_ns, bpf_ns, bpf_runs, whole_ns, .. } = self;
+        let Self { connections, per_s, agent_cpu_ns, bpf_ns, bpf_runs, .. } = self;
+        let Self { bpf_untold_ns, whole_ns, .. } = self;
         write!(
             f,
             "an agent beside {connections} connections, {per_s:.0} opened and closed in a second: {agent_cpu_ns:.0} ns \
-             of its process for each, and {bpf_ns:.0} ns in {bpf_runs:.1} runs of its programs; {whole_ns:.0} ns in \
-             all; {} untold",
+             of its process for each, and {bpf_ns:.0} ns in {bpf_runs:.1} runs of its programs ({bpf_untold_ns:.0} ns \
+             for one of which nobody is told); {whole_ns:.0} ns in all; {} untold",
             self.untold
         )
     }
@@ -149,6 +155,17 @@ impl Drop for Agent {
     }
 }
 
+fn listen_at(inside: &NetNs, address: SocketAddr) -> Result<TcpListener> {
+    let listener = inside.enter(|| {
+        let listener = TcpListener::bind(address)?;
+        // Nobody is to wait for a SYN that is sent again.
+        listen(&listener, Backlog::MAXCONN)?;
+        listener.set_nonblocking(true)?;
+        std::io::Result::Ok(listener)
+    })?;
+    listener.context("listening for clients")
+}
+
 /// Takes connections, and waits for the end of each, until it is to end.
 fn serve(listener: &TcpListener, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
@@ -165,10 +182,10 @@ fn serve(listener: &TcpListener, over: &AtomicBool) {
 }
 
 /// Connects again and again, and resets each connection, so that its port is free again at once. How often.
-fn connect(over: &AtomicBool) -> Result<u64> {
+fn connect(to: SocketAddr, over: &AtomicBool) -> Result<u64> {
     let mut made = 0;
     while !over.load(Ordering::Relaxed) {
-        let stream = TcpStream::connect(SERVICE).context("connecting to the server")?;
+        let stream = TcpStream::connect(to).context("connecting to the server")?;
         let at_once = linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&stream, sockopt::Linger, &at_once).context("closing a connection")?;
         made += 1;
@@ -177,12 +194,12 @@ fn connect(over: &AtomicBool) -> Result<u64> {
 }
 
 /// Connects from all threads for so long; how many connections there were.
-fn connect_for(world: &World, time: Duration) -> Result<u64> {
+fn connect_for(world: &World, to: SocketAddr, time: Duration) -> Result<u64> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..THREADS)
             .map(|_| {
-                scope.spawn(|| world.front.enter(|| connect(&over)).map_err(crate::Error::from))
+                scope.spawn(|| world.front.enter(|| connect(to, &over)).map_err(crate::Error::from))
             })
             .collect();
         let begun = Instant::now();
@@ -198,20 +215,33 @@ fn connect_for(world: &World, time: Duration) -> Result<u64> {
     })
 }
 
+/// How long the agent's programs run for a connection of which nobody is told, in nanoseconds.
+fn of_untold(world: &World, agent: u32) -> Result<f64> {
+    let listener = listen_at(&world.front, (Ipv4Addr::LOCALHOST, 0).into())?;
+    let at = listener.local_addr().context("asking where a server listens")?;
+    let over = AtomicBool::new(false);
+    let ran = || Ran::of(agent).context("asking for the agent's programs");
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| serve(&listener, &over));
+        }
+        let measured = ran().and_then(|before| {
+            let connections = connect_for(world, at, UNTOLD_FOR)?;
+            let time = ran()?.since(before).time;
+            Ok(time.as_nanos() as f64 / connections.max(1) as f64)
+        });
+        over.store(true, Ordering::Relaxed);
+        measured
+    })
+}
+
 pub(super) fn run(request: &Request) -> Result<Real> {
     let _measuring = Measuring::begin().context("having the kernel measure BPF programs")?;
     let directory = tempfile::tempdir().context("making a directory")?;
     let pki = directory.path();
     certificates(pki, BALANCER.into(), &[BACKEND.into()])?;
     let world = World::new()?;
-    let listener = world.backend.enter(|| {
-        let listener = TcpListener::bind(SERVICE)?;
-        // Nobody is to wait for a SYN that is sent again.
-        listen(&listener, Backlog::MAXCONN)?;
-        listener.set_nonblocking(true)?;
-        std::io::Result::Ok(listener)
-    })?;
-    let listener = listener.context("listening for clients")?;
+    let listener = listen_at(&world.backend, SERVICE.into())?;
     let command = world.front.command(&request.weir)?;
     let mut instance = Instance::start(&request.weir, command, |name, run| config(name, run, pki))?;
     instance.await_socket(request.patience)?;
@@ -241,11 +271,13 @@ fn measure(request: &Request, world: &World, instance: &Instance, agent: u32) ->
         ensure!(!late, "no agent has called; the log ends:\n{}", instance.log());
         thread::sleep(LOOK_EVERY);
     }
+    let bpf_untold_ns = of_untold(world, agent)?;
     let ran = || Ran::of(agent).context("asking for the agent's programs");
     let events = || Ok::<_, crate::Error>(sum(&instance.status(request.patience)?.0, "events"));
     let (before, told_before) = (ran()?, events()?);
     let (cpu, began) = (cpu_of(agent)?, Instant::now());
-    let connections = connect_for(world, Duration::from_secs(request.seconds.into()))?;
+    let time = Duration::from_secs(request.seconds.into());
+    let connections = connect_for(world, SERVICE.into(), time)?;
     let took = began.elapsed();
     ensure!(connections > 0, "nobody has connected");
     let ran = ran()?.since(before);
@@ -274,6 +306,7 @@ fn measure(request: &Request, world: &World, instance: &Instance, agent: u32) ->
         agent_cpu_ns: process,
         bpf_ns: programs,
         bpf_runs: ran.runs as f64 / connections as f64,
+        bpf_untold_ns,
         whole_ns: process + programs,
         untold,
         behind_ms: ms(behind),

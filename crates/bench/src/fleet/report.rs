@@ -10,7 +10,8 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 use weir_rpc::message::{self, Connection, Kind};
-use weir_rpc::{Event, Events, FromAgent, MOST_OF_A_MESSAGE, from_agent};
+use weir_rpc::written::Writer;
+use weir_rpc::{FromAgent, MOST_OF_A_MESSAGE, from_agent};
 use weir_steering::{BackendId, Build, Known, MethodId, Phase, StateKey};
 
 /// Connections of a message, each with its opening and its end.
@@ -91,17 +92,14 @@ fn measure(builder: &mut dyn Build<StateKey>, first: u32) -> Result<[f64; 3]> {
         let of = |kind: Kind| told.clone().map(move |n| (kind, agents::connection(0, n)));
         let told: Vec<(Kind, Connection)> = of(Kind::Opened).chain(of(Kind::Closed)).collect();
         let bytes = timed(encode, || {
-            let event = |(kind, one): &(Kind, Connection)| Event {
-                kind: weir_rpc::Kind::from(*kind).into(),
-                connection: Some((*one).into()),
-            };
-            let event: Vec<Event> = told.iter().map(event).collect();
-            let events = Events { first: next, next: next + event.len() as u64, event };
-            FromAgent { what: Some(from_agent::What::Events(events)) }.encode_to_vec()
+            let mut writer = Writer::with_room(told.len());
+            told.iter().for_each(|(kind, one)| writer.push(*kind, *one));
+            writer.finish(next, next + told.len() as u64)
         });
         next += told.len() as u64;
         let read = timed(decode, || {
-            let said = FromAgent::decode(&bytes[..]).context("reading a message")?;
+            let bytes: &[u8] = bytes.as_ref();
+            let said = FromAgent::decode(bytes).context("reading a message")?;
             let Some(from_agent::What::Events(events)) = said.what else { return Ok(Vec::new()) };
             Ok::<_, crate::Error>(message::events(&events).context("reading a message")?)
         })?;

@@ -55,6 +55,8 @@ enum Event {
     AgentCutOff,
     StoreStoodStill,
     StoreKilled,
+    /// That of QUIC's connection ids.
+    AnotherKey,
 }
 
 /// As `weir fleet status` has them.
@@ -96,6 +98,9 @@ impl Event {
             true => all.extend(Stage::ALL.map(|stage| Self::LeaderKilled(Some(stage)))),
             false => all.push(Self::LeaderKilled(None)),
         }
+        if lab.spec().quic {
+            all.push(Self::AnotherKey);
+        }
         if let Some(agent) = &lab.spec().agent {
             all.push(Self::AgentKilled);
             if agent.tells {
@@ -124,6 +129,7 @@ impl Event {
             Self::AgentCutOff => "an agent was cut off from all balancers",
             Self::StoreStoodStill => "the store stood still",
             Self::StoreKilled => "the store was killed",
+            Self::AnotherKey => "ids of QUIC got another key",
         }
     }
 }
@@ -231,6 +237,10 @@ impl Fleet {
                     Event::StoreKilled => self.store_away(false)?,
                     _ => self.reshuffle()?,
                 }
+            }
+            Event::AnotherKey => {
+                let Some(number) = self.rotate_keys()? else { return Ok(None) };
+                whom = format!("configuration {number}");
             }
             Event::LeaderKilled(_) => {}
         }

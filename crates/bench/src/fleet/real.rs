@@ -163,7 +163,7 @@ fn listen_at(inside: &NetNs, address: SocketAddr) -> Result<TcpListener> {
         listener.set_nonblocking(true)?;
         std::io::Result::Ok(listener)
     })?;
-    listener.context("listening for clients")
+    Ok(listener.context("listening for clients")?)
 }
 
 /// Takes connections, and waits for the end of each, until it is to end.
@@ -221,15 +221,17 @@ fn of_untold(world: &World, agent: u32) -> Result<f64> {
     let at = listener.local_addr().context("asking where a server listens")?;
     let over = AtomicBool::new(false);
     let ran = || Ran::of(agent).context("asking for the agent's programs");
+    let measure = || -> Result<f64> {
+        let before = ran()?;
+        let connections = connect_for(world, at, UNTOLD_FOR)?;
+        let time = ran()?.since(before).time;
+        Ok(time.as_nanos() as f64 / connections.max(1) as f64)
+    };
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| serve(&listener, &over));
         }
-        let measured = ran().and_then(|before| {
-            let connections = connect_for(world, at, UNTOLD_FOR)?;
-            let time = ran()?.since(before).time;
-            Ok(time.as_nanos() as f64 / connections.max(1) as f64)
-        });
+        let measured = measure();
         over.store(true, Ordering::Relaxed);
         measured
     })

@@ -22,7 +22,7 @@ fn datagrams(world: &mut World, clients: Range<u32>) -> Vec<BackendId> {
 /// of them lives.
 #[test]
 fn flows_of_a_dead_backend_that_find_no_pin_let_their_service_go_on() {
-    let mut world = World::with(1, "protocol = \"udp\"");
+    let mut world = World::with(1, "protocol = \"udp\"\n[service.check]\nenabled = false");
     let at = datagrams(&mut world, 0..300);
     world.engine.plane.bounds.pins = ROOM;
     let before = world.engine.services["a"].generation;

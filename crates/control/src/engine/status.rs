@@ -757,7 +757,8 @@ impl<P: Plane> Engine<P> {
     /// What of the host is in the plane's way now, and what to do.
     pub(super) fn host_warnings(&self) -> impl Iterator<Item = String> {
         let found = self.in_the_way.map_or_else(Vec::new, |look| look(&self.config));
-        found.into_iter().map(|(what, mend)| format!("{what}: {mend}"))
+        let found = found.into_iter().map(|(what, mend)| format!("{what}: {mend}"));
+        found.chain(self.config.offload_aside.clone())
     }
 
     /// What the plane in user space tells, if one is wanted.

@@ -39,6 +39,11 @@ const ASK_TO_END: Duration = Duration::from_secs(1);
 /// stands still. Looks are counted, not time: a machine that was stopped itself has been looked at once.
 const LOOK_STILL: Duration = Duration::from_secs(1);
 const STILL: u32 = 10;
+/// So often it may have told nothing before somebody is told: what it tells and the looks are a second apart, so that
+/// one look may fall short of it.
+const QUIET: u32 = 2;
+/// How long it is told that one stood still and was ended.
+const TELL_ENDED: Duration = Duration::from_secs(600);
 /// One that has run so long has begun well.
 const WELL_BEGUN: Duration = Duration::from_secs(5);
 
@@ -179,6 +184,10 @@ struct State {
     /// Whether one ran already, which an earlier control plane has started.
     found: bool,
     failure: Option<String>,
+    /// The process that tells nothing at the moment, and for how many looks.
+    quiet: Option<(u32, u32)>,
+    /// The one that stood still and was ended last, and when.
+    stood_still: Option<(u32, Instant)>,
 }
 
 /// Looks after the process, on a thread of its own. When dropped, the process is left to itself.
@@ -218,6 +227,24 @@ impl Supervisor {
         files::read_text(&self.run_dir.join(NO_RULES)).ok()
     }
 
+    /// What there is to tell of a process that stands still, or did lately and was ended.
+    pub fn warning(&self) -> Option<String> {
+        let state = lock(&self.state);
+        if let Some((process, looks)) = state.quiet {
+            let seconds = LOOK_STILL.as_secs() * u64::from(looks);
+            return Some(format!(
+                "the plane in user space (process {process}) has told nothing for {seconds} s: what it is handed is lost \
+                 while it stands still; after {STILL} such looks it is ended, and another one begins"
+            ));
+        }
+        let (process, _) = state.stood_still.filter(|(_, ended)| ended.elapsed() < TELL_ENDED)?;
+        Some(format!(
+            "the plane in user space (process {process}) stood still and was ended in the last {} minutes: look what \
+             stopped it (a signal, a frozen group, a debugger)",
+            TELL_ENDED.as_secs() / 60
+        ))
+    }
+
     /// Why it does not run, or last did not.
     pub fn failure(&self) -> Option<String> {
         lock(&self.state).failure.clone()
@@ -252,6 +279,12 @@ impl Still {
         self.told = told;
         self.looks >= STILL
     }
+
+    /// The process that has told nothing new, and for how many looks, if those are too many for chance.
+    fn quiet(&self) -> Option<(u32, u32)> {
+        let (process, _) = self.told?;
+        (self.looks >= QUIET).then_some((process, self.looks))
+    }
 }
 
 struct Watch {
@@ -278,8 +311,9 @@ impl Watch {
                     let well = since.elapsed() > WELL_BEGUN;
                     pause = if well { FIRST_PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
                     next = Instant::now() + pause;
+                    let number = process.id();
                     child = None;
-                    self.ended(status);
+                    self.ended(number, status);
                 }
             } else if Instant::now() >= next {
                 child =
@@ -296,23 +330,28 @@ impl Watch {
         let told = told_in(&self.pins);
         let told =
             told.and_then(|UserStatus { process, counts }| Some((process?, counts.nanoseconds)));
-        if still.is_over(told)
-            && let Some((process, _)) = told
-        {
+        let over = still.is_over(told);
+        lock(&self.state).quiet = still.quiet().filter(|_| !over);
+        if let Some((process, _)) = told.filter(|_| over) {
             warn!(process, looks = STILL, "the plane in user space stands still: it is ended");
+            lock(&self.state).stood_still = Some((process, Instant::now()));
             let _ = kill(Pid::from_raw(process as i32), Signal::SIGKILL);
         }
     }
 
     /// Says why it has ended, but where it had to: memory of other sizes has taken the place of its own.
-    fn ended(&self, status: ExitStatus) {
+    fn ended(&self, process: u32, status: ExitStatus) {
         let told = files::read_text(&self.run_dir.join(FAILURE)).ok();
         if status.success() && told.is_none() {
             info!("the plane in user space has ended, and begins anew");
             lock(&self.state).failure = None;
             return;
         }
-        let why = told.unwrap_or_else(|| status.to_string());
+        let stood_still = lock(&self.state).stood_still.is_some_and(|(ended, _)| ended == process);
+        let why = told.unwrap_or_else(|| match stood_still {
+            true => format!("it stood still for {STILL} looks, a second apart, and was ended"),
+            false => status.to_string(),
+        });
         if self.process.kind == PlaneKind::Dpdk {
             warn!(%why, "the plane in user space has ended; until it is back no packet comes or goes");
         } else {
@@ -403,9 +442,17 @@ mod tests {
         let mut still = Still::default();
         assert!((0..100).all(|_| !still.is_over(None)), "there is none");
         assert!((0..100).all(|time| !still.is_over(Some((7, time)))), "it goes on");
-        let looks = (0..100).take_while(|_| !still.is_over(Some((7, 99)))).count();
+        assert!(!still.is_over(Some((7, 99))));
+        assert_eq!(still.quiet(), None, "it may be chance");
+        assert!(!still.is_over(Some((7, 99))));
+        assert_eq!(still.quiet(), Some((7, 2)));
+        assert!(!still.is_over(Some((7, 100))));
+        assert_eq!(still.quiet(), None, "it goes on again");
+        let looks = (0..100).take_while(|_| !still.is_over(Some((7, 100)))).count();
         assert_eq!(looks + 1, STILL as usize);
-        assert!(!still.is_over(Some((8, 99))), "another one");
+        assert_eq!(still.quiet(), Some((7, STILL)));
+        assert!(!still.is_over(Some((8, 100))), "another one");
+        assert_eq!(still.quiet(), None);
     }
 
     #[test]

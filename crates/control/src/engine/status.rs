@@ -661,7 +661,8 @@ impl<P: Plane> Engine<P> {
             )
         });
         let plane = self.plane_status();
-        let failed = plane.iter().flat_map(PlaneStatus::warnings);
+        let still = self.user.iter().filter_map(|user| user.warning());
+        let failed = plane.iter().flat_map(PlaneStatus::warnings).chain(still);
         let idle = plane.as_ref().filter(|_| !services.is_empty()).and_then(|_| {
             let methods = || services.iter().filter_map(|one| MethodId::named(&one.method));
             let none = !methods().any(|method| USER_METHODS.contains(&method));

@@ -1,12 +1,14 @@
 //! The process of a plane in user space: started, and started again when it has ended. It goes on without
 //! this one, as the program in the kernel does; whoever comes next finds it by the lock that it holds.
 
-use crate::config::{Config, Offload, PlaneKind};
+use crate::config::{Config, Offload, PlaneKind, is_instance_name};
+use crate::engine::PIN_ROOT;
 use crate::otlp;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -411,6 +413,60 @@ impl Watch {
     }
 }
 
+/// A process of a plane in user space whose data plane is pinned in another mount namespace than this process's, where
+/// nothing is seen of it: a start within `ip netns exec` has a file system of pins of its own, which is there as long as
+/// that process is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PinnedElsewhere {
+    /// Name of its instance.
+    pub name: String,
+    /// Its number.
+    pub process: u32,
+    /// Whether it is in this process's network namespace, and so may have an interface of it.
+    pub is_in_this_network: bool,
+}
+
+impl fmt::Display for PinnedElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, process, .. } = self;
+        write!(
+            f,
+            "the data plane of an instance {name} is pinned in another mount namespace, that of its plane in user space, \
+             process {process}; `nsenter -t {process} -m -n weir unload --name {name}` removes it, once no weir run is \
+             left there"
+        )
+    }
+}
+
+/// Those that can be seen.
+pub fn pinned_elsewhere() -> Vec<PinnedElsewhere> {
+    let namespace =
+        |process: &str, kind: &str| std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
+    let (Some(mounts), Some(network)) = (namespace("self", "mnt"), namespace("self", "net")) else {
+        return Vec::new();
+    };
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let of = |number: String| {
+        let process = number.parse().ok()?;
+        let words = std::fs::read(format!("/proc/{number}/cmdline")).ok()?;
+        let name = instance_of(&words)?;
+        let is_elsewhere = namespace(&number, "mnt")? != mounts;
+        let is_in_this_network = namespace(&number, "net")? == network;
+        is_elsewhere.then_some(PinnedElsewhere { name, process, is_in_this_network })
+    };
+    names.filter_map(of).collect()
+}
+
+/// The instance whose plane in user space a process is, by the words that it was started with (proc_pid_cmdline(5)).
+fn instance_of(words: &[u8]) -> Option<String> {
+    let words: Vec<&str> = std::str::from_utf8(words).ok()?.split('\0').collect();
+    let ["weir", "plane", rest @ ..] = &words[..] else { return None };
+    let pins = rest.iter().position(|word| *word == "--pins")?;
+    let name = Path::new(rest.get(pins + 1)?).strip_prefix(PIN_ROOT).ok()?.to_str()?;
+    is_instance_name(name).then(|| name.to_owned())
+}
+
 /// The arguments of such a process by which a control plane knows whether it is the one that it wants: what it has
 /// given besides the directories.
 pub fn started_with(mut all: impl Iterator<Item = String>) -> Vec<String> {
@@ -453,6 +509,29 @@ mod tests {
         assert_eq!(still.quiet(), Some((7, STILL)));
         assert!(!still.is_over(Some((8, 100))), "another one");
         assert_eq!(still.quiet(), None);
+    }
+
+    #[test]
+    fn whose_plane_a_process_is_stands_in_its_words() {
+        let of = |words: &[&str]| instance_of(words.join("\0").as_bytes());
+        let process = Process { kind: PlaneKind::AfXdp, arguments: vec!["--threads=2".into()] };
+        let mut command = process.command(Path::new("/run/a"));
+        command.arg("--pins").arg(crate::engine::pin_directory("edge"));
+        let given: Vec<&str> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let whole = [&["weir"][..], &given[..], &[""][..]].concat();
+        assert_eq!(of(&whole).as_deref(), Some("edge"));
+        for words in [
+            &["weir", "run", "--pins", "/sys/fs/bpf/weir/edge"][..],
+            &["weir", "plane", "--probe"],
+            &["weir", "plane", "--pins"],
+            &["weir", "plane", "--pins", "/sys/fs/bpf/weir"],
+            &["weir", "plane", "--pins", "/sys/fs/bpf/weir/a/b"],
+            &["weir", "plane", "--pins", "/tmp/edge"],
+            &["other", "plane", "--pins", "/sys/fs/bpf/weir/edge"],
+            &[""],
+        ] {
+            assert_eq!(of(words), None, "{words:?}");
+        }
     }
 
     #[test]

@@ -182,7 +182,7 @@ pub(super) fn validate(
     }
     if balancer.plane == Some(PlaneKind::Dpdk) {
         let (plane, mode) = said.unwrap_or((0..0, None));
-        dpdk::is_whole(&dpdk, balancer.interfaces.len(), plane, problems);
+        dpdk::is_whole(dpdk.1.as_ref(), balancer.interfaces.len(), plane, problems);
         dpdk::at_taps(&mut balancer.mode, mode, problems);
     }
     let given_limit = file.limits.as_ref().and_then(|limits| {

@@ -334,8 +334,8 @@ fn the_way_back_is_open_beside_rules() {
     unload(&lab, &balancer);
 }
 
-/// In a mount namespace of its own, as `ip netns exec` makes one, pins last as long as the plane's process: whoever looks
-/// from outside is told which one that is, and what removes all.
+/// In a mount namespace of its own, as `ip netns exec` makes one, pins last as long as the plane's process: whoever
+/// looks from outside is told which one that is, and what removes all.
 #[test]
 fn what_is_pinned_elsewhere_is_named() {
     let _alone = common::alone();

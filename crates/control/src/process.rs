@@ -414,8 +414,8 @@ impl Watch {
 }
 
 /// A process of a plane in user space whose data plane is pinned in another mount namespace than this process's, where
-/// nothing is seen of it: a start within `ip netns exec` has a file system of pins of its own, which is there as long as
-/// that process is.
+/// nothing is seen of it: a start within `ip netns exec` has a file system of pins of its own, which is there as long
+/// as that process is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PinnedElsewhere {
     /// Name of its instance.

@@ -15,6 +15,7 @@ use weir_control::api::{
 use weir_control::config::{Config, MOST_TEXT, in_one, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{self, EngineError, Explanation, Kind, Status};
+use weir_control::process::{PinnedElsewhere, pinned_elsewhere};
 
 /// Makes a request of the instance behind a socket.
 pub fn request<T: DeserializeOwned>(
@@ -88,10 +89,7 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
         (Some(name), _) => name,
         (None, Some(path)) => Config::load(path)?.balancer.name,
         (None, None) => match &engine::loaded()?[..] {
-            [] => {
-                out::line("no data plane is loaded");
-                return Ok(());
-            }
+            [] => return not_seen(None, "no data plane is loaded"),
             [name] => name.clone(),
             several => {
                 let names = several.join(", ");
@@ -107,8 +105,11 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
     }
     // Of what a file describes nothing is to be there, whether it was or not; a name may be mistyped.
     if !given {
-        out::line(format_args!("{name}: no data plane is loaded"));
-        return Ok(());
+        return not_seen(Some(&name), &format!("{name}: no data plane is loaded"));
+    }
+    let elsewhere = elsewhere(Some(&name));
+    if let Some(one) = elsewhere.first() {
+        return Err(EngineError::Conflict(one.to_string()).into());
     }
     let there = match &engine::loaded()?[..] {
         [] => "none is".to_owned(),
@@ -116,6 +117,25 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
     };
     let words = format!("no data plane of an instance {name} is loaded; {there}");
     Err(EngineError::NotFound(words).into())
+}
+
+/// Says that nothing is loaded, unless something may be that is pinned where it is not seen: in this network namespace,
+/// and under the name, that is what was to be removed.
+fn not_seen(name: Option<&str>, nothing: &str) -> anyhow::Result<()> {
+    let all = elsewhere(name);
+    if let Some(here) = all.iter().find(|one| one.is_in_this_network) {
+        return Err(EngineError::Conflict(here.to_string()).into());
+    }
+    out::line(nothing);
+    all.iter().for_each(out::line);
+    Ok(())
+}
+
+/// The data planes that are pinned in other mount namespaces; with a name those of such instances.
+fn elsewhere(name: Option<&str>) -> Vec<PinnedElsewhere> {
+    let mut all = pinned_elsewhere();
+    all.retain(|one| name.is_none_or(|name| one.name == name));
+    all
 }
 
 /// Whether nothing failed.

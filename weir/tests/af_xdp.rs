@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use common::user_plane::{self, count, gone, is_there, plane, process, sends_while, unload};
@@ -302,6 +303,81 @@ fn it_comes_and_goes() {
     assert!(!common::stdout(&links).contains("prog/xdp"), "{}", common::stdout(&links));
 }
 
+/// `--plane kernel` is the way back, also where the file has rules for its own plane.
+#[test]
+fn the_way_back_is_open_beside_rules() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start_with(&lab, "concury", "", "\n[offload]\ncard = \"emulated\"\n");
+    let mut held = common::hold_both(&lab, 20);
+    let first = process(&balancer);
+    let ended = balancer.stop(PATIENCE);
+    assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
+    let mut run = lab.balancer_command(WEIR).unwrap();
+    run.args(["run", "--plane", "kernel", "--config"]).arg(balancer.config()).stdin(Stdio::null());
+    let path = lab.directory().join("kernel.log");
+    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
+    common::eventually("it answers", || {
+        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
+        balancer.status().is_ok()
+    });
+    gone(first);
+    let status = balancer.status().unwrap();
+    let warned = status["warnings"].to_string();
+    assert!(warned.contains("[offload] are set aside") && warned.contains("kernel"), "{warned}");
+    assert_eq!(status["plane"], Value::Null);
+    common::assert_unbroken(&mut held, "by the program alone", &balancer);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let log = fs::read_to_string(&path).unwrap();
+    assert!(log.contains("are set aside"), "{log}");
+    unload(&lab, &balancer);
+}
+
+/// In a mount namespace of its own, as `ip netns exec` makes one, pins last as long as the plane's process: whoever
+/// looks from outside is told which one that is, and what removes all.
+#[test]
+fn what_is_pinned_elsewhere_is_named() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "concury", "");
+    let ended = balancer.stop(PATIENCE);
+    assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
+    unload(&lab, &balancer);
+    let config = balancer.config().display().to_string();
+    let script = format!(
+        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {WEIR} run --config {config}"
+    );
+    let path = lab.directory().join("apart.log");
+    let mut run = lab.balancer_command("unshare").unwrap();
+    run.args(["--mount", "sh", "-c", &script]).stdin(Stdio::null());
+    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
+    common::eventually("it answers", || {
+        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
+        balancer.status().is_ok()
+    });
+    let left = process(&balancer);
+    common::sh(lab.balancer(), &format!("kill -TERM {}", run.id()));
+    assert!(run.wait().unwrap().success());
+    let log = fs::read_to_string(&path).unwrap();
+    assert!(log.contains("its process in user space go on in this mount namespace"), "{log}");
+    assert!(is_there(left), "{log}");
+    let told = |arguments: &[&str], words: &str| {
+        let output = common::weir_in(&lab, arguments);
+        let said = common::stderr(&output);
+        assert!(!output.status.success() && said.contains(words), "{said}");
+        said
+    };
+    let maybe = "another XDP program is attached, maybe that of weir";
+    let said = told(&["run", "--config", &config], maybe);
+    assert!(said.contains(&format!("process {left}")), "{said}");
+    let said = told(&["unload", "--config", &config], "pinned in another mount namespace");
+    let command = said.split('`').nth(1).expect("a command");
+    common::sh(lab.balancer(), &command.replace(" weir ", &format!(" {WEIR} ")));
+    gone(left);
+    unload(&lab, &balancer);
+}
+
 /// The interface goes and comes back: the plane closes its socket and opens another.
 #[test]
 fn it_follows_interfaces() {
@@ -370,11 +446,20 @@ fn one_that_stands_still_is_ended() {
     let mut held = common::hold_both(&lab, 20);
     sends_while(&balancer, || common::assert_unbroken(&mut held, "before", &balancer));
     let first = process(&balancer);
-    common::sh(lab.balancer(), &format!("kill -STOP {first}"));
+    let signal = |name: &str| common::sh(lab.balancer(), &format!("kill -{name} {first}"));
+    let warned = || balancer.status().expect("status")["warnings"].to_string();
+    let quiet = format!("(process {first}) has told nothing for ");
+    signal("STOP");
+    common::eventually("status tells that it stands still", || warned().contains(&quiet));
+    signal("CONT");
+    common::eventually("it goes on", || !warned().contains("has told nothing"));
+    signal("STOP");
     common::assert_unbroken(&mut held, "as one stands still", &balancer);
     gone(first);
     let second = process(&balancer);
     assert_ne!(first, second);
+    let ended = format!("(process {first}) stood still and was ended");
+    common::eventually("status tells why another one runs", || warned().contains(&ended));
     sends_while(&balancer, || common::assert_unbroken(&mut held, "by another", &balancer));
     let log = fs::read_to_string(balancer.log()).unwrap();
     assert!(log.contains("stands still: it is ended"), "{log}");

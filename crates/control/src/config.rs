@@ -113,6 +113,10 @@ pub struct Config {
     /// Rules of a card, beside a plane in user space; none if they are not wanted.
     #[serde(default)]
     pub offload: Option<Offload>,
+    /// What to tell of rules that the file wants, and that the plane which the start was told of has no use for; none:
+    /// all that it wants are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_aside: Option<String>,
     /// The switch, for a plane on one.
     #[serde(default)]
     pub p4: P4,

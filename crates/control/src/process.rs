@@ -1,12 +1,14 @@
 //! The process of a plane in user space: started, and started again when it has ended. It goes on without
 //! this one, as the program in the kernel does; whoever comes next finds it by the lock that it holds.
 
-use crate::config::{Config, Offload, PlaneKind};
+use crate::config::{Config, Offload, PlaneKind, is_instance_name};
+use crate::engine::PIN_ROOT;
 use crate::otlp;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -39,6 +41,11 @@ const ASK_TO_END: Duration = Duration::from_secs(1);
 /// stands still. Looks are counted, not time: a machine that was stopped itself has been looked at once.
 const LOOK_STILL: Duration = Duration::from_secs(1);
 const STILL: u32 = 10;
+/// So often it may have told nothing before somebody is told: what it tells and the looks are a second apart, so that
+/// one look may fall short of it.
+const QUIET: u32 = 2;
+/// How long it is told that one stood still and was ended.
+const TELL_ENDED: Duration = Duration::from_secs(600);
 /// One that has run so long has begun well.
 const WELL_BEGUN: Duration = Duration::from_secs(5);
 
@@ -179,6 +186,10 @@ struct State {
     /// Whether one ran already, which an earlier control plane has started.
     found: bool,
     failure: Option<String>,
+    /// The process that tells nothing at the moment, and for how many looks.
+    quiet: Option<(u32, u32)>,
+    /// The one that stood still and was ended last, and when.
+    stood_still: Option<(u32, Instant)>,
 }
 
 /// Looks after the process, on a thread of its own. When dropped, the process is left to itself.
@@ -218,6 +229,24 @@ impl Supervisor {
         files::read_text(&self.run_dir.join(NO_RULES)).ok()
     }
 
+    /// What there is to tell of a process that stands still, or did lately and was ended.
+    pub fn warning(&self) -> Option<String> {
+        let state = lock(&self.state);
+        if let Some((process, looks)) = state.quiet {
+            let seconds = LOOK_STILL.as_secs() * u64::from(looks);
+            return Some(format!(
+                "the plane in user space (process {process}) has told nothing for {seconds} s: what it is handed is lost \
+                 while it stands still; after {STILL} such looks it is ended, and another one begins"
+            ));
+        }
+        let (process, _) = state.stood_still.filter(|(_, ended)| ended.elapsed() < TELL_ENDED)?;
+        Some(format!(
+            "the plane in user space (process {process}) stood still and was ended in the last {} minutes: look what \
+             stopped it (a signal, a frozen group, a debugger)",
+            TELL_ENDED.as_secs() / 60
+        ))
+    }
+
     /// Why it does not run, or last did not.
     pub fn failure(&self) -> Option<String> {
         lock(&self.state).failure.clone()
@@ -252,6 +281,12 @@ impl Still {
         self.told = told;
         self.looks >= STILL
     }
+
+    /// The process that has told nothing new, and for how many looks, if those are too many for chance.
+    fn quiet(&self) -> Option<(u32, u32)> {
+        let (process, _) = self.told?;
+        (self.looks >= QUIET).then_some((process, self.looks))
+    }
 }
 
 struct Watch {
@@ -278,8 +313,9 @@ impl Watch {
                     let well = since.elapsed() > WELL_BEGUN;
                     pause = if well { FIRST_PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
                     next = Instant::now() + pause;
+                    let number = process.id();
                     child = None;
-                    self.ended(status);
+                    self.ended(number, status);
                 }
             } else if Instant::now() >= next {
                 child =
@@ -296,23 +332,28 @@ impl Watch {
         let told = told_in(&self.pins);
         let told =
             told.and_then(|UserStatus { process, counts }| Some((process?, counts.nanoseconds)));
-        if still.is_over(told)
-            && let Some((process, _)) = told
-        {
+        let over = still.is_over(told);
+        lock(&self.state).quiet = still.quiet().filter(|_| !over);
+        if let Some((process, _)) = told.filter(|_| over) {
             warn!(process, looks = STILL, "the plane in user space stands still: it is ended");
+            lock(&self.state).stood_still = Some((process, Instant::now()));
             let _ = kill(Pid::from_raw(process as i32), Signal::SIGKILL);
         }
     }
 
     /// Says why it has ended, but where it had to: memory of other sizes has taken the place of its own.
-    fn ended(&self, status: ExitStatus) {
+    fn ended(&self, process: u32, status: ExitStatus) {
         let told = files::read_text(&self.run_dir.join(FAILURE)).ok();
         if status.success() && told.is_none() {
             info!("the plane in user space has ended, and begins anew");
             lock(&self.state).failure = None;
             return;
         }
-        let why = told.unwrap_or_else(|| status.to_string());
+        let stood_still = lock(&self.state).stood_still.is_some_and(|(ended, _)| ended == process);
+        let why = told.unwrap_or_else(|| match stood_still {
+            true => format!("it stood still for {STILL} looks, a second apart, and was ended"),
+            false => status.to_string(),
+        });
         if self.process.kind == PlaneKind::Dpdk {
             warn!(%why, "the plane in user space has ended; until it is back no packet comes or goes");
         } else {
@@ -372,6 +413,60 @@ impl Watch {
     }
 }
 
+/// A process of a plane in user space whose data plane is pinned in another mount namespace than this process's, where
+/// nothing is seen of it: a start within `ip netns exec` has a file system of pins of its own, which is there as long
+/// as that process is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PinnedElsewhere {
+    /// Name of its instance.
+    pub name: String,
+    /// Its number.
+    pub process: u32,
+    /// Whether it is in this process's network namespace, and so may have an interface of it.
+    pub is_in_this_network: bool,
+}
+
+impl fmt::Display for PinnedElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, process, .. } = self;
+        write!(
+            f,
+            "the data plane of an instance {name} is pinned in another mount namespace, that of its plane in user space, \
+             process {process}; `nsenter -t {process} -m -n weir unload --name {name}` removes it, once no weir run is \
+             left there"
+        )
+    }
+}
+
+/// Those that can be seen.
+pub fn pinned_elsewhere() -> Vec<PinnedElsewhere> {
+    let namespace =
+        |process: &str, kind: &str| std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
+    let (Some(mounts), Some(network)) = (namespace("self", "mnt"), namespace("self", "net")) else {
+        return Vec::new();
+    };
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let of = |number: String| {
+        let process = number.parse().ok()?;
+        let words = std::fs::read(format!("/proc/{number}/cmdline")).ok()?;
+        let name = instance_of(&words)?;
+        let is_elsewhere = namespace(&number, "mnt")? != mounts;
+        let is_in_this_network = namespace(&number, "net")? == network;
+        is_elsewhere.then_some(PinnedElsewhere { name, process, is_in_this_network })
+    };
+    names.filter_map(of).collect()
+}
+
+/// The instance whose plane in user space a process is, by the words that it was started with (proc_pid_cmdline(5)).
+fn instance_of(words: &[u8]) -> Option<String> {
+    let words: Vec<&str> = std::str::from_utf8(words).ok()?.split('\0').collect();
+    let ["weir", "plane", rest @ ..] = &words[..] else { return None };
+    let pins = rest.iter().position(|word| *word == "--pins")?;
+    let name = Path::new(rest.get(pins + 1)?).strip_prefix(PIN_ROOT).ok()?.to_str()?;
+    is_instance_name(name).then(|| name.to_owned())
+}
+
 /// The arguments of such a process by which a control plane knows whether it is the one that it wants: what it has
 /// given besides the directories.
 pub fn started_with(mut all: impl Iterator<Item = String>) -> Vec<String> {
@@ -403,9 +498,40 @@ mod tests {
         let mut still = Still::default();
         assert!((0..100).all(|_| !still.is_over(None)), "there is none");
         assert!((0..100).all(|time| !still.is_over(Some((7, time)))), "it goes on");
-        let looks = (0..100).take_while(|_| !still.is_over(Some((7, 99)))).count();
+        assert!(!still.is_over(Some((7, 99))));
+        assert_eq!(still.quiet(), None, "it may be chance");
+        assert!(!still.is_over(Some((7, 99))));
+        assert_eq!(still.quiet(), Some((7, 2)));
+        assert!(!still.is_over(Some((7, 100))));
+        assert_eq!(still.quiet(), None, "it goes on again");
+        let looks = (0..100).take_while(|_| !still.is_over(Some((7, 100)))).count();
         assert_eq!(looks + 1, STILL as usize);
-        assert!(!still.is_over(Some((8, 99))), "another one");
+        assert_eq!(still.quiet(), Some((7, STILL)));
+        assert!(!still.is_over(Some((8, 100))), "another one");
+        assert_eq!(still.quiet(), None);
+    }
+
+    #[test]
+    fn whose_plane_a_process_is_stands_in_its_words() {
+        let of = |words: &[&str]| instance_of(words.join("\0").as_bytes());
+        let process = Process { kind: PlaneKind::AfXdp, arguments: vec!["--threads=2".into()] };
+        let mut command = process.command(Path::new("/run/a"));
+        command.arg("--pins").arg(crate::engine::pin_directory("edge"));
+        let given: Vec<&str> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let whole = [&["weir"][..], &given[..], &[""][..]].concat();
+        assert_eq!(of(&whole).as_deref(), Some("edge"));
+        for words in [
+            &["weir", "run", "--pins", "/sys/fs/bpf/weir/edge"][..],
+            &["weir", "plane", "--probe"],
+            &["weir", "plane", "--pins"],
+            &["weir", "plane", "--pins", "/sys/fs/bpf/weir"],
+            &["weir", "plane", "--pins", "/sys/fs/bpf/weir/a/b"],
+            &["weir", "plane", "--pins", "/tmp/edge"],
+            &["other", "plane", "--pins", "/sys/fs/bpf/weir/edge"],
+            &[""],
+        ] {
+            assert_eq!(of(words), None, "{words:?}");
+        }
     }
 
     #[test]

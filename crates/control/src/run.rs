@@ -53,6 +53,9 @@ pub async fn run(
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane).map_err(to_be_made)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
+    if let Some(aside) = &config.offload_aside {
+        warn!("{aside}");
+    }
     let (kind, name) = (config.balancer.plane, config.balancer.name.clone());
     raise_limits();
     let (sender, commands) = channel(QUEUE)?;

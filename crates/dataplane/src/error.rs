@@ -73,7 +73,8 @@ pub enum Error {
     /// Another XDP program is attached.
     #[error(
         "interface {interface}: another XDP program is attached; detach it \
-         (`ip link set dev {interface} xdp off`) or choose another interface"
+         (`ip link set dev {interface} xdp off`, or where it is there by an active BPF XDP link, which that cannot \
+         replace, end the process that `bpftool link` names, or remove the link's pin) or choose another interface"
     )]
     Occupied {
         /// Name of the interface.

@@ -102,8 +102,8 @@ pub enum Error {
     },
     /// It has fewer queues than threads want.
     #[error(
-        "device {device:?} has {there} queues and {wanted} are wanted: run fewer threads; or ask its driver for \
-         more, as net_af_packet0,iface=eth0,qpairs={wanted}"
+        "device {device:?} has too few queues ({there}, and one for each of {wanted} threads is wanted): run fewer \
+         threads; or ask its driver for more, as net_af_packet0,iface=eth0,qpairs={wanted}"
     )]
     Queues {
         /// Device arguments.

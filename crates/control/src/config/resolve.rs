@@ -62,6 +62,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
         af_xdp: file.af_xdp,
         dpdk: file.dpdk,
         offload: file.offload,
+        offload_aside: file.offload_aside,
         p4: file.p4,
         limits: limits(&file.limits, &file.services),
         api: file.api,

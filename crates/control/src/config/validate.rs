@@ -53,6 +53,7 @@ pub(super) struct File {
     pub af_xdp: AfXdp,
     pub dpdk: Dpdk,
     pub offload: Option<Offload>,
+    pub offload_aside: Option<String>,
     pub p4: P4,
     pub limits: Limits,
     pub api: Api,
@@ -132,16 +133,27 @@ pub(super) fn validate(
         [place_of(raw.tunnel_source.as_ref()), place_of(raw.tunnel_source6.as_ref())]
     });
     let mut balancer = balancer(file.balancer, problems);
+    let of_file = balancer.plane.unwrap_or_default();
     balancer.plane = plane.or(balancer.plane);
     let af_xdp = af_xdp::table(file.af_xdp, problems);
     let dpdk = dpdk::table(file.dpdk, problems);
     let place = file.offload.as_ref().map(Spanned::span);
-    let offload = offload::table(file.offload, problems);
+    let mut offload = offload::table(file.offload, problems);
+    let mut offload_aside = None;
     if let Some(place) = &place {
         let kind = balancer.plane.unwrap_or_default();
         let threads = if kind == PlaneKind::Dpdk { dpdk.0.threads } else { af_xdp.threads };
         let beside = offload::Beside { kind, threads, interfaces: balancer.interfaces.len() };
-        offload::can_be(offload.as_ref(), place, &beside, problems);
+        let against = offload::against(offload.as_ref(), &beside);
+        // What the file has for its own plane is no reason against another one, which may be the way back from it.
+        if plane.is_some() && (kind != of_file || !kind.is_beside()) {
+            offload_aside = offload::aside(&against, kind);
+            if offload_aside.is_some() {
+                offload = None;
+            }
+        } else {
+            offload::refuse(against, place, problems);
+        }
     }
     let p4 = p4::table(file.p4, problems);
     match balancer.plane {
@@ -170,7 +182,7 @@ pub(super) fn validate(
     }
     if balancer.plane == Some(PlaneKind::Dpdk) {
         let (plane, mode) = said.unwrap_or((0..0, None));
-        dpdk::is_whole(&dpdk, balancer.interfaces.len(), plane, problems);
+        dpdk::is_whole(dpdk.1.as_ref(), balancer.interfaces.len(), plane, problems);
         dpdk::at_taps(&mut balancer.mode, mode, problems);
     }
     let given_limit = file.limits.as_ref().and_then(|limits| {
@@ -208,7 +220,7 @@ pub(super) fn validate(
         }
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
-        if place.is_some() {
+        if place.is_some() && offload_aside.is_none() {
             offload::outlive_looks(&services, &places, problems);
         }
         fragments_are_alone(&services, &places, problems);
@@ -225,6 +237,7 @@ pub(super) fn validate(
         af_xdp,
         dpdk: dpdk.0,
         offload,
+        offload_aside,
         p4,
         limits,
         api,

@@ -1,6 +1,7 @@
 //! Whose program is on an interface that this instance is to have.
 
 use super::{PlaneResult, loaded, pin_directory};
+use crate::process::{PinnedElsewhere, pinned_elsewhere};
 use crate::store::NameLock;
 use weir_dataplane::{Error, Interface, KernelPlane};
 
@@ -15,6 +16,14 @@ pub(super) struct Held {
     mend: String,
 }
 
+/// An interface that has a program, which may be that of an instance whose pins are not seen here.
+#[derive(Debug, thiserror::Error)]
+#[error("interface {interface}: another XDP program is attached, maybe that of weir: {elsewhere}")]
+pub(super) struct MaybeHeld {
+    interface: String,
+    elsewhere: PinnedElsewhere,
+}
+
 /// The error with the name of the instance that has the interface, if that is why.
 pub(super) fn named<E: std::error::Error + Send + Sync + 'static>(
     error: E,
@@ -23,7 +32,10 @@ pub(super) fn named<E: std::error::Error + Send + Sync + 'static>(
     match any.downcast_ref::<Error>() {
         Some(Error::Occupied { interface }) => match holder(interface) {
             Some(held) => Box::new(held),
-            None => Box::new(error),
+            None => match pinned_elsewhere().into_iter().find(|one| one.is_in_this_network) {
+                Some(elsewhere) => Box::new(MaybeHeld { interface: interface.clone(), elsewhere }),
+                None => Box::new(error),
+            },
         },
         _ => Box::new(error),
     }

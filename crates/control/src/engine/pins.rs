@@ -84,6 +84,11 @@ pub(crate) fn last_words(kind: PlaneKind, name: &str) -> &'static str {
     let lasting = if kind == PlaneKind::P4 { Lasting::Stays } else { lasting() };
     match lasting {
         Lasting::Stays => "stopping; the data plane goes on",
+        // That is the process beside, at least.
+        Lasting::Unsure if kind.is_beside() => {
+            "stopping; the data plane and its process in user space go on in this mount namespace, as long as somebody is \
+             left there; `weir unload` inside it ends both"
+        }
         Lasting::Unsure => {
             "stopping; the data plane goes on as long as somebody is left in this mount namespace"
         }

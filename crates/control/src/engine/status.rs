@@ -661,7 +661,8 @@ impl<P: Plane> Engine<P> {
             )
         });
         let plane = self.plane_status();
-        let failed = plane.iter().flat_map(PlaneStatus::warnings);
+        let still = self.user.iter().filter_map(|user| user.warning());
+        let failed = plane.iter().flat_map(PlaneStatus::warnings).chain(still);
         let idle = plane.as_ref().filter(|_| !services.is_empty()).and_then(|_| {
             let methods = || services.iter().filter_map(|one| MethodId::named(&one.method));
             let none = !methods().any(|method| USER_METHODS.contains(&method));
@@ -757,7 +758,8 @@ impl<P: Plane> Engine<P> {
     /// What of the host is in the plane's way now, and what to do.
     pub(super) fn host_warnings(&self) -> impl Iterator<Item = String> {
         let found = self.in_the_way.map_or_else(Vec::new, |look| look(&self.config));
-        found.into_iter().map(|(what, mend)| format!("{what}: {mend}"))
+        let found = found.into_iter().map(|(what, mend)| format!("{what}: {mend}"));
+        found.chain(self.config.offload_aside.clone())
     }
 
     /// What the plane in user space tells, if one is wanted.

@@ -21,13 +21,20 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 const EXAMPLE: &str = "one for each of balancer.interfaces, such as devices = [\"0000:01:00.0\"] or \
                        [\"net_af_packet0,iface=eth1\"]";
 
-/// What the file says of DPDK, and where it names devices.
+/// Where the file names devices, and how many it names, whether they are some or not.
+pub(super) struct Named {
+    place: Range<usize>,
+    devices: usize,
+}
+
+/// What the file says of DPDK, and of its devices.
 pub(super) fn table(
     raw: Option<Spanned<written::Dpdk>>,
     problems: &mut Problems<'_>,
-) -> (Dpdk, Option<Range<usize>>) {
+) -> (Dpdk, Option<Named>) {
     let mut all = Dpdk::default();
     let Some(raw) = raw else { return (all, None) };
+    let devices = raw.get_ref().devices.as_ref().map_or(0, |all| all.get_ref().len());
     let span = raw.get_ref().devices.as_ref().map_or(raw.span(), Spanned::span);
     let mut scope = Scope::new(problems, "dpdk", raw.span());
     let raw = raw.into_inner();
@@ -56,13 +63,13 @@ pub(super) fn table(
     let least = LEAST_MB + MORE_MB * u32::from(all.threads - 1);
     let memory = scope.integer(raw.memory_mb.as_ref(), "memory_mb", least..=MOST_MB);
     all.memory_mb = memory.unwrap_or(all.memory_mb);
-    (all, Some(span))
+    (all, Some(Named { place: span, devices }))
 }
 
 /// Refuses a plane over DPDK that this program has not, or that has no device for each interface. `plane`: where
 /// the file says what decides packets.
 pub(super) fn is_whole(
-    (dpdk, table): &(Dpdk, Option<Range<usize>>),
+    named: Option<&Named>,
     interfaces: usize,
     plane: Range<usize>,
     problems: &mut Problems<'_>,
@@ -76,10 +83,14 @@ pub(super) fn is_whole(
              \"kernel\" or \"af-xdp\"",
         );
     }
-    let found = dpdk.devices.len();
+    let found = named.map_or(0, |named| named.devices);
     if found != interfaces {
-        let wrong = format!("{found} devices for {interfaces} interfaces");
-        let place = table.clone().unwrap_or(plane);
+        let of = |count: usize, what| match count {
+            1 => format!("1 {what}"),
+            count => format!("{count} {what}s"),
+        };
+        let wrong = format!("{} for {}", of(found, "device"), of(interfaces, "interface"));
+        let place = named.map_or(plane, |named| named.place.clone());
         problems.add(place, "dpdk: devices", wrong, EXAMPLE);
     }
 }
@@ -139,9 +150,9 @@ mod tests {
         let one = "interfaces = [\"lan0\"]";
         let device = "devices = [\"net_ring0\"]";
         for (balancer, dpdk, line, wanted) in [
-            (one, "devices = []", 5, "0 devices for 1 interfaces"),
-            (one, "", 4, "0 devices for 1 interfaces"),
-            (one, "devices = [\"net_ring0\", \"net_ring1\"]", 5, "2 devices for 1 interfaces"),
+            (one, "devices = []", 5, "0 devices for 1 interface;"),
+            (one, "", 4, "0 devices for 1 interface;"),
+            (one, "devices = [\"net_ring0\", \"net_ring1\"]", 5, "2 devices for 1 interface;"),
             (
                 one,
                 "devices = [\"net_ring0,a=1\", \"net_ring0\"]",
@@ -150,6 +161,7 @@ mod tests {
             ),
             (one, "devices = [\"net ring0\"]", 5, "is no device; give DPDK's device arguments"),
             (one, "devices = [\",iface=eth0\"]", 5, "is no device"),
+            ("interfaces = [\"lan0\", \"lan1\"]", device, 5, "1 device for 2 interfaces"),
             (one, "memory_mb = 63\ndevices = [\"net_ring0\"]", 5, "give 64..65536"),
             (one, "memory_mb = 64\ndevices = [\"net_ring0\"]\nthreads = 5", 5, "give 152..65536"),
             (one, "longest_nap = \"1s\"\ndevices = [\"net_ring0\"]", 5, "give 0s to 10ms"),
@@ -160,6 +172,16 @@ mod tests {
             let said = parse(balancer, dpdk).unwrap_err();
             let place = format!("weir.toml:{line}: ");
             assert!(said.contains(&place) && said.contains(wanted), "{dpdk}: {said}");
+        }
+    }
+
+    /// What is no device is told as that, and not as one too few.
+    #[test]
+    fn a_device_that_is_none_is_counted_all_the_same() {
+        for device in ["bla bla", ""] {
+            let devices = format!("devices = [\"{device}\"]");
+            let said = parse("interfaces = [\"lan0\"]", &devices).unwrap_err();
+            assert!(said.contains("is no device") && !said.contains("devices for"), "{said}");
         }
     }
 }

@@ -49,39 +49,34 @@ pub(super) struct Beside {
     pub interfaces: usize,
 }
 
-/// Refuses rules where nothing could use them.
-pub(super) fn can_be(
-    offload: Option<&Offload>,
-    place: &Range<usize>,
-    beside: &Beside,
-    problems: &mut Problems<'_>,
-) {
-    let mut refuse =
-        |wrong: String, right: &str| problems.add(place.clone(), "offload", wrong, right);
+/// Why nothing could use the rules, and what would be right, one reason after the other; none if something could.
+pub(super) fn against(offload: Option<&Offload>, beside: &Beside) -> Vec<(String, &'static str)> {
     let kind = beside.kind;
     if !kind.is_beside() {
         let wrong = format!("a plane of kind {} has no use for rules of a card", kind.name());
-        return refuse(wrong, "give balancer.plane = \"af-xdp\" or \"dpdk\", or remove the table");
+        let right = "give balancer.plane = \"af-xdp\" or \"dpdk\", or remove the table";
+        return vec![(wrong, right)];
     }
+    let mut found = Vec::new();
     if beside.threads > 1 {
         let wrong =
             format!("{} threads would not hear of each other's connections", beside.threads);
-        refuse(wrong, "give threads = 1, or remove the table");
+        found.push((wrong, "give threads = 1, or remove the table"));
     }
-    let Some(offload) = offload else { return };
+    let Some(offload) = offload else { return found };
     let name = offload.card.name();
     match (offload.card, kind) {
         (RuleCard::Ntuple, PlaneKind::Dpdk) => {
             let wrong = format!("{name} rules are the kernel's, which has no card that DPDK has");
-            refuse(wrong, "give card = \"rte_flow\", or balancer.plane = \"af-xdp\"");
+            found.push((wrong, "give card = \"rte_flow\", or balancer.plane = \"af-xdp\""));
         }
         (RuleCard::RteFlow, PlaneKind::AfXdp) => {
             let wrong = format!("{name} rules are of devices of DPDK's, and this plane has none");
-            refuse(wrong, "give card = \"ntuple\", or balancer.plane = \"dpdk\"");
+            found.push((wrong, "give card = \"ntuple\", or balancer.plane = \"dpdk\""));
         }
         (RuleCard::EmulatedVeth, PlaneKind::Dpdk) => {
             let wrong = format!("{name} is at an interface of the kernel's, which DPDK has not");
-            refuse(wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\"");
+            found.push((wrong, "give card = \"emulated\", or balancer.plane = \"af-xdp\""));
         }
         _ => {}
     }
@@ -91,8 +86,33 @@ pub(super) fn can_be(
             "rules of {name} are of one card, and there are {} interfaces",
             beside.interfaces
         );
-        refuse(wrong, "give one of balancer.interfaces");
+        found.push((wrong, "give one of balancer.interfaces"));
     }
+    found
+}
+
+/// Refuses rules where nothing could use them.
+pub(super) fn refuse(
+    against: Vec<(String, &'static str)>,
+    place: &Range<usize>,
+    problems: &mut Problems<'_>,
+) {
+    for (wrong, right) in against {
+        problems.add(place.clone(), "offload", wrong, right);
+    }
+}
+
+/// What to tell where rules are set aside, for a start that was told another plane than the file's; none if they can
+/// be there.
+pub(super) fn aside(against: &[(String, &'static str)], kind: PlaneKind) -> Option<String> {
+    let why: Vec<&str> = against.iter().map(|(wrong, _)| wrong.as_str()).collect();
+    (!why.is_empty()).then(|| {
+        format!(
+            "the rules of [offload] are set aside, as this start was told --plane {}: {}",
+            kind.name(),
+            why.join("; ")
+        )
+    })
 }
 
 /// Refuses services whose connections would be taken for over while rules lead their packets.
@@ -187,5 +207,43 @@ mod tests {
             let said = parse(balancer, more, service).unwrap_err();
             assert!(said.contains("weir.toml:") && said.contains(wanted), "{more}: {said}");
         }
+    }
+
+    /// `--plane` is the way back from a plane that does not do, whatever the file has for that one.
+    #[test]
+    fn a_start_that_is_told_another_plane_sets_rules_aside() {
+        let file = |plane: &str, balancer: &str, card: &str, service: &str| {
+            format!(
+                "[balancer]\nplane = \"{plane}\"\n{balancer}\n[offload]\ncard = \"{card}\"\n\
+                 [[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n{service}\n\
+                 [[service.backend]]\nname = \"b0\"\naddress = \"10.0.0.2\"\n"
+            )
+        };
+        let one = "interfaces = [\"eth0\"]";
+        let told = |text: &str, plane| Config::parse_with(text, "weir.toml", Some(plane));
+        let text = file("af-xdp", one, "ntuple", "");
+        let config = told(&text, PlaneKind::Kernel).unwrap();
+        assert_eq!((config.balancer.plane, config.offload), (PlaneKind::Kernel, None));
+        let said = config.offload_aside.unwrap();
+        assert!(said.contains("--plane kernel: a plane of kind kernel has no use"), "{said}");
+        let config = told(&text, PlaneKind::AfXdp).unwrap();
+        assert!(config.offload.is_some() && config.offload_aside.is_none());
+        let config = told(&file("dpdk", one, "rte_flow", ""), PlaneKind::AfXdp).unwrap();
+        assert!(config.offload.is_none() && config.offload_aside.unwrap().contains("rte_flow"));
+        // What counts beside rules alone does not count without them.
+        let short = file("af-xdp", one, "emulated", "idle_timeout = \"30s\"");
+        assert!(told(&short, PlaneKind::AfXdp).is_err());
+        assert!(told(&short, PlaneKind::Kernel).unwrap().offload_aside.is_some());
+        // A table that was never right, and a file that is wrong by itself, stay refused.
+        let two = "interfaces = [\"eth0\", \"eth1\"]";
+        assert!(told(&file("af-xdp", one, "magic", ""), PlaneKind::Kernel).is_err());
+        assert!(told(&file("af-xdp", two, "ntuple", ""), PlaneKind::AfXdp).is_err());
+        assert!(Config::parse(&file("kernel", one, "emulated", ""), "weir.toml").is_err());
+        // One that is always started with a plane of the command line has the way back, too.
+        let config = told(&file("kernel", one, "emulated", ""), PlaneKind::Kernel).unwrap();
+        assert!(config.offload_aside.is_some());
+        // And what suits the plane that the start was told is there.
+        let config = told(&file("kernel", one, "emulated", ""), PlaneKind::AfXdp).unwrap();
+        assert!(config.offload.is_some() && config.offload_aside.is_none());
     }
 }

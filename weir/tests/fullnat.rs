@@ -163,6 +163,15 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         common::assert_unbroken(&mut held, "with a control plane again", &balancer);
         assert_eq!(balancer.status().unwrap()["resumed"], true, "{round}");
     }
+    // Each began once, however often the process did.
+    let client = format!("client={} ", held[0].source);
+    let told = |what: &str| {
+        let what = format!("connection under full NAT {what}");
+        let log = common::log(&balancer);
+        log.lines().filter(|line| line.contains(&what) && line.contains(&client)).count()
+    };
+    common::eventually("it is told as known", || told("was open when the log began") > 0);
+    assert!(told("began") <= 1 && told("ended") == 0, "{client}");
     fs::write(balancer.config(), text.replace("nat_log = true", "nat_log = false")).unwrap();
     balancer.command(&["reload"]).unwrap();
     common::assert_unbroken(&mut held, "after all", &balancer);

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tracing::info;
 use weir_hash::HashKey;
 use weir_plane::Plane;
-use weir_plane::forward::mapping::{MAPPING_TICK_SHIFT, Target, candidates};
-use weir_plane::forward::{Mapping, MappingRules, MappingTicks};
+use weir_plane::forward::mapping::{MAPPING_TICK_SHIFT, Target, candidates, place_of_answer};
+use weir_plane::forward::{Mapping, MappingRules, MappingTicks, Origin};
 use weir_steering::BackendId;
-use weir_wire::{FlowKey, unmap_address};
+use weir_wire::{FlowKey, map_address, unmap_address};
 
 /// For so long it is said that connections found no port.
 const NO_PORT_IS_OVER: Duration = Duration::from_secs(60);
@@ -125,9 +125,8 @@ impl<P: Plane> Engine<P> {
         now: Option<&MappingRules>,
     ) -> Option<String> {
         let now = now.filter(|_| wanted.forward.is_full_nat())?;
-        let family =
-            |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
-        let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
+        let family = |origin: &Origin| wanted.has_family(origin.address.is_ipv4());
+        let of = |origins: Vec<Option<Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };
         if of(now.origins.clone()) != of(config.balancer.nat.origins()) {
@@ -221,6 +220,25 @@ impl<P: Plane> Engine<P> {
             }
         }
         vacant
+    }
+
+    /// The connection whose answer a packet is that comes to a source of full NAT, by its way back; none if no
+    /// connection has this port towards whom it comes from.
+    pub(super) fn answered_mapping(&self, answer: &FlowKey) -> Option<Mapping> {
+        let rules = self.plane.mapping_rules()?;
+        let places = self.plane.mapping_places();
+        let own = |origin: &Option<Origin>| {
+            origin.is_some_and(|origin| map_address(origin.address) == answer.dst)
+        };
+        let number = rules.origins.iter().position(own).filter(|_| places > 0)? as u16;
+        let held = self.plane.mapping(place_of_answer(&rules.key, answer, number, places))?;
+        let backend = self.plane.backend(held.backend)?;
+        let port = backend.translation?.port.unwrap_or(held.flow.dst_port);
+        let is_its = (held.origin, held.port, held.flow.protocol)
+            == (number, answer.dst_port, answer.protocol)
+            && held.incarnation == backend.incarnation
+            && (map_address(backend.address), port) == (answer.src, answer.src_port);
+        is_its.then_some(held)
     }
 
     /// Whether the backend of a mapping is there, in the use of its number that the connection began in.

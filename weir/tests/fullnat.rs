@@ -170,6 +170,9 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         common::assert_unbroken(&mut held, "without a control plane", &balancer);
         common::reach_all(&lab, WEB4, 4);
         balancer.launch().unwrap();
+        // A walk through the table takes seconds, and nobody says that it is empty before.
+        let shown = balancer.command(&["status"]).unwrap();
+        assert!(shown.contains("ports 1024 to 32767: not counted yet"), "{shown}");
         common::assert_unbroken(&mut held, "with a control plane again", &balancer);
         assert_eq!(balancer.status().unwrap()["resumed"], true, "{round}");
     }
@@ -181,6 +184,7 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         log.lines().filter(|line| line.contains(&what) && line.contains(&client)).count()
     };
     common::eventually("it is told as known", || told("was open when the log began") > 0);
+    common::eventually("connections are counted", || open(&balancer.status().unwrap()) >= 79);
     assert!(told("began") <= 1 && told("ended") == 0, "{client}");
     fs::write(balancer.config(), text.replace("nat_log = true", "nat_log = false")).unwrap();
     balancer.command(&["reload"]).unwrap();

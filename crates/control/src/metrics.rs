@@ -133,7 +133,9 @@ fn instance(out: &mut Writer, status: &Status) {
     if let Some(plane) = &status.plane {
         user_plane(out, plane);
     }
-    let nat = status.nat_sources.iter().flat_map(|one| {
+    // Zeros of what is not counted yet would look as if all connections had ended.
+    let counted = status.nat_sources.iter().filter(|_| status.has_counted_nat());
+    let nat = counted.flat_map(|one| {
         let states = [("open", one.open), ("opening", one.opening), ("resting", one.resting)];
         states.map(|(state, count)| (one.address.to_string(), state, count))
     });

@@ -303,7 +303,7 @@ impl Snapshot {
         let becomes = (service.vip, service.port.unwrap_or(flow.src_port));
         let source = (source, flow.src_port);
         let whose = (service.name.as_str(), service.method.as_str());
-        said.is_answer(whose, source.into(), becomes.into());
+        said.is_answer(whose, source.into(), becomes.into(), None);
     }
 
     /// The service that takes a flow's packets, and what the flow's state is told apart by.

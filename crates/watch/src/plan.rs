@@ -173,10 +173,11 @@ fn written(of: &Value) -> String {
     }
 }
 
+/// Known ones: where weir sees one direction only, an end that the other one tells is not among what it knows.
 fn count(connections: usize) -> String {
     match connections {
-        1 => "1 connection".into(),
-        n => format!("{n} connections"),
+        1 => "1 known connection".into(),
+        n => format!("{n} known connections"),
     }
 }
 
@@ -197,7 +198,7 @@ mod tests {
         assert!(none.contains("! service web, refused: no connection is known now, but"), "{none}");
         assert!(none.contains("\n    nat_sources: others\n"), "{none}");
         let some = refused(2);
-        assert!(some.contains("refused: 2 connections, of which 2 would break"), "{some}");
+        assert!(some.contains("refused: 2 known connections, of which 2 would break"), "{some}");
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub fn status(status: &Status) -> String {
     if let Some(ReturnedStatus { packets, bytes }) = status.returned {
         text.line(format_args!("\nanswers that were translated: {packets}, {bytes} bytes"));
     }
-    status.nat_sources.iter().for_each(|one| nat_source(text, one));
+    let counted = status.has_counted_nat();
+    status.nat_sources.iter().for_each(|one| nat_source(text, one, counted));
     lost(text, status);
     by_interface(text, status);
     status.plane.iter().for_each(|one| plane(text, one));
@@ -55,8 +56,12 @@ pub fn status(status: &Status) -> String {
     whole.all()
 }
 
-fn nat_source(text: &mut Text, source: &NatSourceStatus) {
+fn nat_source(text: &mut Text, source: &NatSourceStatus, counted: bool) {
     let NatSourceStatus { address, ports: (first, last), open, opening, resting } = source;
+    if !counted {
+        text.line(format_args!("from {address} ports {first} to {last}: not counted yet"));
+        return;
+    }
     text.line(format_args!(
         "from {address} ports {first} to {last}: {open} connections open, {opening} not answered, {resting} \
          ended, whose ports rest"

@@ -377,7 +377,7 @@ port = "8000-8999""#;
             ("vip = \"10.0.0.1/24\"\nport = 80", "has bits behind the prefix"),
             (
                 "vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nforward = \"nat\"",
-                "does not go with forward = \"nat\"",
+                "do not go with forward = \"nat\"",
             ),
             (
                 "vip = \"10.0.0.1\"\nport = \"80-90\"\nforward = \"nat\"",
@@ -389,7 +389,7 @@ port = "8000-8999""#;
             ),
             (
                 "vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nforward = \"nat\"",
-                "addresses of both families does not go with forward = \"nat\"",
+                "addresses of both families do not go with forward = \"nat\"",
             ),
             (
                 "vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nforward = \"fullnat\"",
@@ -397,7 +397,7 @@ port = "8000-8999""#;
             ),
             (
                 "vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nstates = \"agents\"",
-                "does not go with states = \"agents\"",
+                "do not go with states = \"agents\"",
             ),
             ("vip = 80\nport = 80", "a text in quotes, or a list of such"),
             ("vip = [80]\nport = 80", "expected a text in quotes"),

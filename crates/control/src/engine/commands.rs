@@ -685,7 +685,7 @@ impl<P: Plane> Engine<P> {
         }
         self.set_targets_of(name);
         self.hop_tries = NEXT_HOPS_TRIES;
-        result
+        result.map_err(EngineError::of_undone)
     }
 
     /// As [`commit`](Self::commit), of a change with members that are new: the plane is told of them first, and

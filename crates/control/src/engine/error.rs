@@ -33,6 +33,11 @@ pub enum EngineError {
     /// The run directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What a restart must know of a change cannot be kept, so it was not made.
+    #[error(
+        "{0}; nothing has changed, as a restart would not know of it: try again when that is mended"
+    )]
+    Unkept(StoreError),
     /// A table could not be built.
     #[error(transparent)]
     Build(#[from] weir_steering::BuildError),
@@ -94,7 +99,15 @@ pub enum Kind {
 impl EngineError {
     /// Whether there was no room on a disc, or it takes nothing.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::Store(error) if error.is_full())
+        matches!(self, Self::Store(error) | Self::Unkept(error) if error.is_full())
+    }
+
+    /// Of a change that has been taken back: says so, where it does not by itself.
+    pub(super) fn of_undone(self) -> Self {
+        match self {
+            Self::Store(error) => Self::Unkept(error),
+            other => other,
+        }
     }
 
     /// Its kind.
@@ -119,6 +132,7 @@ impl EngineError {
             | Self::Interfaces { .. }
             | Self::Limit { .. }
             | Self::Store(_)
+            | Self::Unkept(_)
             | Self::Build(_)
             | Self::Unpublished { .. }
             | Self::Unfinished(_) => Kind::Failed,

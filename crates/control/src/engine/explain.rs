@@ -5,6 +5,7 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, TunnelStatus};
+use crate::neigh;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -143,7 +144,8 @@ impl Explanation {
         self.tunnel = Some(format!("{forward} from {from}{spread} to {address}{largest}"));
     }
 
-    /// It comes to an address and port that packets under full NAT come from.
+    /// It comes to an address and port that packets under full NAT come from; nobody knows which connections there
+    /// are.
     pub(crate) fn is_for_full_nat(&mut self) {
         self.why = format!(
             "it comes to a source of full NAT: translated back for the client whose connection has this port, \
@@ -153,20 +155,30 @@ impl Explanation {
     }
 
     /// It is what a backend answers with whose service, by this name and with this method, is translated: its source
-    /// becomes the service's.
+    /// becomes the service's. `to_host`: whether it is for the balancer's host itself, if anybody knows.
     pub(crate) fn is_answer(
         &mut self,
         (service, method): (&str, &str),
         source: SocketAddr,
         becomes: SocketAddr,
+        to_host: Option<bool>,
     ) {
         self.service = Some(service.into());
         self.method = Some(method.into());
-        self.translation = Some(format!("{source} becomes {becomes}"));
-        self.why = format!(
-            "it is an answer of nat of service {service}: translated back, and sent on to the client; only one for \
-             this host itself is left to the kernel"
-        );
+        let translated = to_host != Some(true);
+        self.translation = translated.then(|| format!("{source} becomes {becomes}"));
+        let then = match to_host {
+            Some(false) => "translated back, and sent on to the client",
+            Some(true) => {
+                "as it is for this host itself, which has this address, it is left to the kernel, \
+                 as those of health checks are"
+            }
+            None => {
+                "translated back, and sent on to the client; only one for this host itself is left \
+                 to the kernel"
+            }
+        };
+        self.why = format!("it is an answer of nat of service {service}: {then}");
     }
 }
 
@@ -246,7 +258,7 @@ impl<P: Plane> Engine<P> {
         };
         let rules = self.plane.mapping_rules().filter(|_| flow.protocol != Protocol::Sctp);
         if rules.is_some_and(|rules| rules.origins.iter().flatten().any(is_source)) {
-            said.is_for_full_nat();
+            self.explain_mapped(flow, own, said);
             return;
         }
         let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
@@ -262,7 +274,33 @@ impl<P: Plane> Engine<P> {
         };
         let becomes = (unmap_address(&to.address), to.port.unwrap_or(flow.src_port));
         let whose = (service.configured.name.as_str(), service.configured.method.name());
-        said.is_answer(whose, own, becomes.into());
+        let host = neigh::addresses().map(|all| {
+            let client = unmap_address(&flow.dst);
+            all.iter().any(|(_, address)| *address == client)
+        });
+        said.is_answer(whose, own, becomes.into(), host.ok());
+    }
+
+    /// What becomes of a packet that comes to a source of full NAT: the table of connections says it.
+    fn explain_mapped(&self, flow: &FlowKey, from: SocketAddr, said: &mut Explanation) {
+        let to = SocketAddr::from((unmap_address(&flow.dst), flow.dst_port));
+        let Some(held) = self.answered_mapping(flow) else {
+            said.why = format!(
+                "it comes to a source of full NAT, and no connection has this port towards {from}: dropped as {}",
+                Reason::NoMapping
+            );
+            return;
+        };
+        let client = SocketAddr::from((unmap_address(&held.flow.src), held.flow.src_port));
+        let vip = SocketAddr::from((unmap_address(&held.flow.dst), held.flow.dst_port));
+        let service = self.service_of(&held.flow);
+        said.service = service.map(|service| service.configured.name.clone());
+        said.method = service.map(|service| service.configured.method.name().into());
+        said.translation = Some(format!("{from} becomes {vip}, and {to} becomes {client}"));
+        said.why = format!(
+            "it comes to a source of full NAT, whose port the connection of {client} to {vip} has: translated back, \
+             and sent on to that client"
+        );
     }
 
     /// Says what the service's lists say of the source; returns whether they deny it.

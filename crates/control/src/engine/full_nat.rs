@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tracing::info;
 use weir_hash::HashKey;
 use weir_plane::Plane;
-use weir_plane::forward::mapping::{MAPPING_TICK_SHIFT, Target, candidates};
-use weir_plane::forward::{Mapping, MappingRules, MappingTicks};
+use weir_plane::forward::mapping::{MAPPING_TICK_SHIFT, Target, candidates, place_of_answer};
+use weir_plane::forward::{Mapping, MappingRules, MappingTicks, Origin};
 use weir_steering::BackendId;
-use weir_wire::{FlowKey, unmap_address};
+use weir_wire::{FlowKey, map_address, unmap_address};
 
 /// For so long it is said that connections found no port.
 const NO_PORT_IS_OVER: Duration = Duration::from_secs(60);
@@ -29,6 +29,24 @@ const SWEPT: usize = 1 << 16;
 fn ticks(time: Duration) -> u32 {
     let most = i32::MAX as u64;
     ((time.as_nanos() as u64 >> MAPPING_TICK_SHIFT) + 1).min(most) as u32
+}
+
+/// Whole seconds from one tick to another one; none to one that is earlier.
+fn seconds(from: u32, to: u32) -> u64 {
+    let ticks = (to.wrapping_sub(from) as i32).max(0).unsigned_abs();
+    Duration::from_nanos(u64::from(ticks) << MAPPING_TICK_SHIFT).as_secs()
+}
+
+/// What the log says first of a connection. Of one that began before the log, an earlier process may have told
+/// all that it saw, so that it is not told as a new one: that would name a client twice who came once.
+fn first_word(held: &Mapping, log_begins: u32) -> &'static str {
+    let before = |tick: u32| (tick.wrapping_sub(log_begins) as i32) < 0;
+    match held.state.has_ended() {
+        _ if !before(held.since) => "began",
+        false => "was open when the log began",
+        true if before(held.last) => "had ended when the log began",
+        true => "ended",
+    }
 }
 
 /// How many connections an address has, and what is known of them.
@@ -49,8 +67,10 @@ pub(super) struct Sweep {
     next: usize,
     /// What was counted since the first place.
     counting: BTreeMap<u16, Use>,
-    /// Of the last whole sweep.
-    pub counted: BTreeMap<u16, Use>,
+    /// Of the last whole sweep; none until there was one.
+    counted: Option<BTreeMap<u16, Use>>,
+    /// The tick since which this process writes the log; none while it does not.
+    log_begins: Option<u32>,
     /// What the log has of each place, and whether it says that it has ended.
     logged: BTreeMap<usize, (Mapping, bool)>,
 }
@@ -64,6 +84,11 @@ impl<P: Plane> Engine<P> {
 
     /// Tells the plane by which rules mappings are made. Their key stays as long as there are any.
     pub(super) fn tell_mapping_rules(&mut self) -> Result<(), EngineError> {
+        if self.config.balancer.nat.log {
+            // Connections that begin before the first sweep are new all the same.
+            let now = self.plane.mapping_tick();
+            self.sweep.log_begins.get_or_insert(now);
+        }
         let idle = |protocol: Protocol| {
             let of = self.under_full_nat().filter(|service| service.protocol == protocol);
             of.map(|service| ticks(service.idle_timeout)).max()
@@ -100,9 +125,8 @@ impl<P: Plane> Engine<P> {
         now: Option<&MappingRules>,
     ) -> Option<String> {
         let now = now.filter(|_| wanted.forward.is_full_nat())?;
-        let family =
-            |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
-        let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
+        let family = |origin: &Origin| wanted.has_family(origin.address.is_ipv4());
+        let of = |origins: Vec<Option<Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };
         if of(now.origins.clone()) != of(config.balancer.nat.origins()) {
@@ -198,6 +222,25 @@ impl<P: Plane> Engine<P> {
         vacant
     }
 
+    /// The connection whose answer a packet is that comes to a source of full NAT, by its way back; none if no
+    /// connection has this port towards whom it comes from.
+    pub(super) fn answered_mapping(&self, answer: &FlowKey) -> Option<Mapping> {
+        let rules = self.plane.mapping_rules()?;
+        let places = self.plane.mapping_places();
+        let own = |origin: &Option<Origin>| {
+            origin.is_some_and(|origin| map_address(origin.address) == answer.dst)
+        };
+        let number = rules.origins.iter().position(own).filter(|_| places > 0)? as u16;
+        let held = self.plane.mapping(place_of_answer(&rules.key, answer, number, places))?;
+        let backend = self.plane.backend(held.backend)?;
+        let port = backend.translation?.port.unwrap_or(held.flow.dst_port);
+        let is_its = (held.origin, held.port, held.flow.protocol)
+            == (number, answer.dst_port, answer.protocol)
+            && held.incarnation == backend.incarnation
+            && (map_address(backend.address), port) == (answer.src, answer.src_port);
+        is_its.then_some(held)
+    }
+
     /// Whether the backend of a mapping is there, in the use of its number that the connection began in.
     fn has(&self, held: &Mapping) -> bool {
         let backend = self.plane.backend(held.backend);
@@ -218,11 +261,9 @@ impl<P: Plane> Engine<P> {
                     state if state.answered => "it is open",
                     _ => "the backend has not answered",
                 };
-                let age = self.plane.mapping_tick().wrapping_sub(held.last);
-                let age = u64::from(age) << MAPPING_TICK_SHIFT;
-                let seconds = Duration::from_nanos(age).as_secs();
+                let silent = seconds(held.last, self.plane.mapping_tick());
                 format!(
-                    "{client} becomes {}; {state}, last packet {seconds} s ago",
+                    "{client} becomes {}; {state}, last packet {silent} s ago",
                     SocketAddr::from(source)
                 )
             }
@@ -236,7 +277,8 @@ impl<P: Plane> Engine<P> {
         let known = known.filter_map(|(number, origin)| Some((number as u16, (*origin)?)));
         known
             .map(|(number, origin)| {
-                let used = self.sweep.counted.get(&number).copied().unwrap_or_default();
+                let counted = self.sweep.counted.as_ref();
+                let used = counted.and_then(|all| all.get(&number)).copied().unwrap_or_default();
                 NatSourceStatus {
                     address: origin.address,
                     ports: (origin.first_port, origin.last_port),
@@ -248,13 +290,17 @@ impl<P: Plane> Engine<P> {
             .collect()
     }
 
+    /// How many connections the table has, ended ones included; none until they were counted.
+    pub(super) fn mapped(&self) -> Option<u64> {
+        let counted = self.sweep.counted.as_ref()?;
+        Some(counted.values().map(|one| one.open + one.opening + one.resting).sum())
+    }
+
     /// What an operator should know of full NAT.
     pub(super) fn nat_warning(&self, dropped: u64) -> Option<String> {
         let most = self.plane.mapping_rules().map(|_| self.plane.limits().mappings)?;
-        let used: u64 =
-            self.sweep.counted.values().map(|one| one.open + one.opening + one.resting).sum();
         let mend = "raise limits.nat_connections, or give more balancer.nat_sources or nat_ports";
-        if used * 10 > u64::from(most) * 9 {
+        if let Some(used) = self.mapped().filter(|used| used * 10 > u64::from(most) * 9) {
             return Some(format!("{used} of {most} connections under full NAT: {mend}"));
         }
         // Counted since the data plane was loaded, by whichever process: what is over for long is no warning.
@@ -266,14 +312,17 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Looks at the next places of the table: counts, and writes to the log what has begun and ended, if that
-    /// is asked for. A port rests longer than a sweep takes, so nothing is missed.
+    /// is asked for. A port rests longer than a sweep takes, so nothing is missed while the process runs.
     pub(super) fn sweep_mappings(&mut self) {
         let Some(rules) = self.plane.mapping_rules() else { return };
         let (places, now) = (self.plane.mapping_places(), self.plane.mapping_tick());
         let log = self.config.balancer.nat.log;
         let mut sweep = std::mem::take(&mut self.sweep);
-        if !log {
+        if log {
+            sweep.log_begins.get_or_insert(now);
+        } else {
             sweep.logged.clear();
+            sweep.log_begins = None;
         }
         let until = (sweep.next + SWEPT).min(places);
         for place in sweep.next..until {
@@ -294,7 +343,7 @@ impl<P: Plane> Engine<P> {
         sweep.next = until;
         if until >= places {
             sweep.next = 0;
-            sweep.counted = std::mem::take(&mut sweep.counting);
+            sweep.counted = Some(std::mem::take(&mut sweep.counting));
         }
         self.sweep = sweep;
     }
@@ -316,9 +365,11 @@ impl<P: Plane> Engine<P> {
             sweep.logged.remove(&place);
         }
         let Some(now) = lives else { return };
+        let log_begins = sweep.log_begins.unwrap_or(now.since);
         let (_, ended) = sweep.logged.entry(place).or_insert_with(|| {
-            self.log_one("began", rules, &now);
-            (now, false)
+            let word = first_word(&now, log_begins);
+            self.log_one(word, rules, &now);
+            (now, word.contains("ended"))
         });
         if now.state.has_ended() && !*ended {
             *ended = true;
@@ -328,7 +379,10 @@ impl<P: Plane> Engine<P> {
 
     fn log_one(&self, what: &str, rules: &MappingRules, held: &Mapping) {
         let Some(Some(origin)) = rules.origins.get(usize::from(held.origin)) else { return };
-        let backend = self.plane.backend(held.backend).map(|backend| backend.address);
+        let backend = self.plane.backend(held.backend);
+        // The number may be another one's by now.
+        let backend = backend.filter(|backend| backend.incarnation == held.incarnation);
+        let backend = backend.map(|backend| backend.address);
         let FlowKey { src, dst, src_port, dst_port, protocol } = held.flow;
         info!(
             client = %SocketAddr::from((unmap_address(&src), src_port)),
@@ -336,7 +390,42 @@ impl<P: Plane> Engine<P> {
             source = %SocketAddr::from((origin.address, held.port)),
             backend = backend.map(|address| address.to_string()),
             protocol = ?protocol,
+            age_seconds = seconds(held.since, self.plane.mapping_tick()),
             "connection under full NAT {what}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_plane::forward::MappingState;
+
+    #[test]
+    fn what_was_there_before_the_log_is_not_told_as_new() {
+        let client = "10.0.0.1:4000".parse().expect("an address");
+        let service = "10.0.0.100:80".parse().expect("an address");
+        let held = |since: u32, last: u32, reset: bool| Mapping {
+            flow: FlowKey::new(client, service, Protocol::Tcp.on_the_wire()),
+            backend: BackendId::new(1).expect("a number"),
+            incarnation: 1,
+            origin: 0,
+            port: 2000,
+            since,
+            last,
+            state: MappingState { answered: true, reset, ..MappingState::default() },
+        };
+        // Also where the ticks begin anew.
+        for begins in [100_u32, 5, 0] {
+            let at = |tick: i32| begins.wrapping_add_signed(tick);
+            let said = |since, last, over| first_word(&held(at(since), at(last), over), begins);
+            assert_eq!(said(0, 3, false), "began");
+            assert_eq!(said(1, 1, true), "began", "its end is told after it");
+            assert_eq!(said(-9, 3, false), "was open when the log began");
+            assert_eq!(said(-9, -1, false), "was open when the log began");
+            assert_eq!(said(-9, -1, true), "had ended when the log began");
+            assert_eq!(said(-9, 0, true), "ended");
+            assert_eq!((seconds(at(-10), begins), seconds(at(1), begins)), (10, 0));
+        }
     }
 }

@@ -146,13 +146,39 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// Whose the highest number of a backend is that would be beyond this limit, and what gives it back.
+    fn holder_beyond(&self, limit: u32) -> String {
+        let services = self.services.values();
+        let all = services.flat_map(|service| service.pool.iter().map(move |one| (service, one)));
+        match all.max_by_key(|(_, member)| member.id.get()) {
+            Some((service, member)) if u32::from(member.id.get()) >= limit => format!(
+                "backend {} of service {} has it for as long as it is there; removed and added again it gets the \
+                 lowest number that is free, and weir unload before weir run gives all of them anew",
+                member.wanted.name, service.configured.name
+            ),
+            _ => "its backend was removed, and it is free when nothing leads there any more: weir reload \
+                  tries it again"
+                .into(),
+        }
+    }
+
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
         let before = self.plane.limits();
         if before == *limits {
             return Ok(());
         }
         let from = self.source();
-        let refused = |error| of_limits::<P>(&from, error);
+        let beyond =
+            (limits.backends < before.backends).then(|| self.holder_beyond(limits.backends));
+        let refused = |error: P::Error| {
+            let of_backends = P::limit_of(&error) == Some("backends");
+            match (of_limits::<P>(&from, error), &beyond) {
+                (EngineError::Limit { place, source }, Some(who)) if of_backends => {
+                    EngineError::Limit { place, source: format!("{source}: {who}").into() }
+                }
+                (error, _) => error,
+            }
+        };
         // At a start nobody waits, and reports have to wait until it is known what they are about.
         let running = self.urgent.is_some();
         if running {

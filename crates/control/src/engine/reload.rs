@@ -245,7 +245,7 @@ impl<P: Plane> Engine<P> {
         });
         if let Err(error) = ready {
             self.undo(prepared, how);
-            return Err(error);
+            return Err(if how.start { error } else { error.of_undone() });
         }
         let failures = self.switch(plan, prepared, config, how);
         Ok(Followed { failures, notes })

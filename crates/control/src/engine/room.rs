@@ -3,10 +3,13 @@
 
 use super::Engine;
 use super::service::ServiceRuntime;
+use super::status::Status;
 use crate::config::Lists;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plane::Plane;
+
+const NAT_CONNECTIONS: &str = "nat_connections";
 
 /// A limit, and how much of it is taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,8 +31,6 @@ impl<P: Plane> Engine<P> {
         let backends: usize = services.clone().map(|service| service.pool.len()).sum();
         let lists: usize =
             services.filter_map(ServiceRuntime::lists).map(|list: &Lists| list.takes()).sum();
-        let mapped = self.sweep.counted.values().map(|one| one.open + one.opening + one.resting);
-        let mapped: u64 = mapped.sum();
         let all = [
             ("services", limits.services, Some(self.services.len() as u64)),
             ("backends", limits.backends, Some(backends as u64)),
@@ -39,7 +40,7 @@ impl<P: Plane> Engine<P> {
             ("answered_flows", limits.answered_flows, None),
             ("udp_flows", limits.udp_flows, None),
             ("list_prefixes", limits.list_prefixes, Some(lists as u64)),
-            ("nat_connections", limits.mappings, Some(mapped)),
+            (NAT_CONNECTIONS, limits.mappings, self.mapped()),
             ("states_per_service", self.config.limits.states_per_service, None),
             ("half_open_flows", self.config.limits.half_open_flows, None),
         ];
@@ -48,5 +49,13 @@ impl<P: Plane> Engine<P> {
             .filter(|(_, room, _)| *room > 1)
             .map(|(limit, room, used)| RoomStatus { limit: limit.into(), room: room.into(), used })
             .collect()
+    }
+}
+
+impl Status {
+    /// Whether connections under full NAT were counted since the process began: until then it knows none, however
+    /// many there are.
+    pub fn has_counted_nat(&self) -> bool {
+        !self.room.iter().any(|one| one.limit == NAT_CONNECTIONS && one.used.is_none())
     }
 }

@@ -318,7 +318,7 @@ impl<P: Plane> Engine<P> {
             self.lay_over(name, before)?;
             self.save_later();
         }
-        done
+        done.map_err(EngineError::of_undone)
     }
 
     /// The time of what was put on a service's lists last begins: memory for the first list is made before, which

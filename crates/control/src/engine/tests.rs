@@ -432,7 +432,10 @@ fn a_full_disc_refuses_commands_and_not_failover() {
     let before = world.engine.plane.tables[&ServiceId(0)].header().generation;
     world.engine.journal.fill_disc();
     let refused = world.drain("a", "b1").expect_err("it cannot be kept").to_string();
-    assert!(refused.contains("runtime.log"), "{refused}");
+    assert!(
+        refused.contains("runtime.log") && refused.contains("nothing has changed"),
+        "{refused}"
+    );
     assert_eq!(world.engine.plane.tables[&ServiceId(0)].header().generation, before);
     let down = world.health("a", "b2", false);
     world.upkeep();
@@ -880,6 +883,7 @@ fn limits_follow_the_file_or_stay() {
     let warnings = world.warnings().join(" ");
     assert!(warnings.contains("limits stay as they were"), "{warnings}");
     assert!(warnings.contains("weir.toml:"), "the place of limits.backends: {warnings}");
+    assert!(warnings.contains(" has it for as long as it is there"), "what frees it: {warnings}");
     world.engine.fit(&small);
     assert_eq!(world.warnings(), Vec::<String>::new());
     world.check();

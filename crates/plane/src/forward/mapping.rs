@@ -225,6 +225,13 @@ pub fn candidates(
     })
 }
 
+/// Where the mapping of a packet from a backend stands, which comes to the address of ours with this number, in a
+/// table of so many places.
+pub fn place_of_answer(key: &HashKey, answer: &FlowKey, origin: u16, places: usize) -> usize {
+    let end = hash_end(key, &answer.src, answer.src_port, answer.protocol);
+    place(key, end, origin, answer.dst_port, places)
+}
+
 /// The table of a plane in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
@@ -302,8 +309,7 @@ impl Mappings {
             return None;
         }
         let (origin, port) = (number as u16, flow.dst_port);
-        let end = hash_end(&self.rules.key, &flow.src, flow.src_port, flow.protocol);
-        let at = place(&self.rules.key, end, origin, port, self.places.len());
+        let at = place_of_answer(&self.rules.key, flow, origin, self.places.len());
         let found = self.places.get_mut(at).and_then(Option::as_mut).filter(|one| {
             (one.origin, one.port, one.flow.protocol) == (origin, port, flow.protocol)
                 && known(one).is_some_and(|(address, port)| {

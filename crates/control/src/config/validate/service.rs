@@ -460,21 +460,21 @@ fn places(
         .then(|| ("vip", "addresses of both families".to_owned()));
     let any = of_one_family.clone().or_else(|| families.clone());
     let found = if forward.is_some_and(Forward::is_full_nat) && families.is_some() {
-        let why = "do not go with forward = \"fullnat\": a packet of one family cannot be made one of the \
+        let why = "with forward = \"fullnat\": a packet of one family cannot be made one of the \
                    other for a backend that has no other address";
         families.map(|what| (what, why.to_owned()))
     } else if forward == Some(Forward::Nat) && any.is_some() {
-        let why = "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
+        let why = "with forward = \"nat\": whose an answer is, is told by the backend's \
                    address and port alone, which would lead back to one address and port (with \
                    forward = \"fullnat\" each connection has its own)";
         any.map(|what| (what, why.to_owned()))
     } else if let Some(method) = method.filter(|method| method.needs().timestamps) {
         let why = format!(
-            "does not go with method = \"{method}\": whose an answer is, is told by one address and port"
+            "with method = \"{method}\": whose an answer is, is told by one address and port"
         );
         of_one_family.map(|what| (what, why))
     } else if states == Some(States::Agents) {
-        let why = "does not go with states = \"agents\": agents are asked for the connections of one \
+        let why = "with states = \"agents\": agents are asked for the connections of one \
                    address and port";
         any.map(|what| (what, why.to_owned()))
     } else {
@@ -486,7 +486,8 @@ fn places(
         _ => raw.vip.as_ref().map(Spanned::span),
     };
     let right = "give one address, and one port or any_port = true, or make a service for each";
-    scope.problem(span.unwrap_or_default(), field, format!("{what} {why}"), right);
+    let goes = if what.contains("addresses") { "do not go" } else { "does not go" };
+    scope.problem(span.unwrap_or_default(), field, format!("{what} {goes} {why}"), right);
 }
 
 #[derive(Clone, Copy)]

@@ -289,6 +289,10 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     let written = machine.command("cat").arg("/etc/weir/weir.toml").output().unwrap();
     let written = stdout(&written);
     assert!(written.contains("net.ipv4.conf.back0.accept_local = 1"), "{written}");
+    // What has been prepared is what answers need, as the other command sees it.
+    let doctor = stdout(&machine.command(WEIR).args(["doctor", "--no-probe"]).output().unwrap());
+    assert!(doctor.contains("answers are forwarded"), "{doctor}");
+    assert!(!doctor.contains("FAIL  answers"), "{doctor}");
     let log = fs::File::create(world.folder.path().join("log")).unwrap();
     let mut run = machine.command(WEIR);
     run.arg("run").stdin(Stdio::null()).stderr(log);

@@ -466,6 +466,12 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
         ([vip, ["--backend", "10.61.0.11:0"]].concat(), 2, "0 is not a port: give 1 to 65535"),
         ([vip, far, ["--forward", "l2"]].concat(), 1, "is behind the router 10.61.0.12"),
         ([vip, near, ["--interface", "eth9"]].concat(), 1, "there is no interface eth9"),
+        ([["--vip", "10.61.0.1"], near].concat(), 1, "is the only address that this host has"),
+        ([["--vip", "10.60.0.255"], near].concat(), 1, "is the broadcast address of this host's"),
+        ([["--vip", "10.60.0.0"], near].concat(), 1, "is the address of the network itself"),
+        ([["--vip", "127.0.0.7"], near].concat(), 2, "is a loopback address"),
+        ([["--vip", "0.0.0.0"], near].concat(), 2, "is of 0.0.0.0/8"),
+        ([["--vip", "224.0.0.1"], near].concat(), 2, "is a multicast address"),
     ] {
         let (found, text, said) = init(&arguments);
         assert!(found == Some(code) && said.contains(words), "{arguments:?}: {found:?} {said}");

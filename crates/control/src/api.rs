@@ -56,7 +56,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use server::Working;
-pub(crate) use server::listen_at;
+pub(crate) use server::{listen_at, look_at_papers};
 use socket::Door;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

@@ -140,6 +140,7 @@ fn changes_are_made_once_and_refusals_say_why() {
     for (method, path, body, wanted, kind, words) in [
         ("GET", "/v1/nonsense", "", 404, "not_found", "not found"),
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
+        ("GET", "/v1/rates?service=none", "", 404, "not_found", "no service none"),
         ("PATCH", "/v1/status", "", 405, "invalid", "not allowed"),
         (
             "PUT",

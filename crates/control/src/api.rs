@@ -685,8 +685,8 @@ async fn events(State(hub): State<Arc<Hub>>, Query(query): Query<EventQuery>) ->
     Json(hub.events(query))
 }
 
-async fn rates(State(hub): State<Arc<Hub>>, Query(query): Query<RateQuery>) -> Json<Rates> {
-    Json(hub.rates(&query))
+async fn rates(State(hub): State<Arc<Hub>>, Query(query): Query<RateQuery>) -> Reply<Rates> {
+    hub.rates(&query).await.map(Json)
 }
 
 async fn watch(

@@ -129,7 +129,8 @@ impl<P: Plane> Engine<P> {
         let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {
-            return Ok(format!("configuration reloaded: {services} services{notes}"));
+            let words = if services == 1 { "service" } else { "services" };
+            return Ok(format!("configuration reloaded: {services} {words}{notes}"));
         }
         let failures: Vec<String> = followed.failures.iter().map(ToString::to_string).collect();
         Err(EngineError::Unfinished(format!(

@@ -65,7 +65,8 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
         _ => format!("; this host has no {}, so weir run would not start here", missing.join(", ")),
     };
     let services = config.services.len();
-    out::line(format_args!("{name}: good; {services} services{elsewhere}"));
+    let words = if services == 1 { "service" } else { "services" };
+    out::line(format_args!("{name}: good; {services} {words}{elsewhere}"));
     if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
         out::line(format_args!("warning: {warning}"));
     }

@@ -42,7 +42,12 @@ pub fn run(options: ImportOptions) -> anyhow::Result<()> {
         Some(path) => {
             write_new(&path, Path::new(USUAL_FILE), &imported.text)?;
             let path = path.display();
-            let done = format!("{path} written: {services} services with {backends} backends");
+            let count = |count: usize, what: &str| match count {
+                1 => format!("1 {what}"),
+                _ => format!("{count} {what}s"),
+            };
+            let (services, backends) = (count(services, "service"), count(backends, "backend"));
+            let done = format!("{path} written: {services} with {backends}");
             let then = format!("then: weir check --config {path}; weir doctor --config {path}");
             out::changed(format!("{done}\n{then}"), &done);
         }

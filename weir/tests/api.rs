@@ -140,6 +140,7 @@ fn changes_are_made_once_and_refusals_say_why() {
     for (method, path, body, wanted, kind, words) in [
         ("GET", "/v1/nonsense", "", 404, "not_found", "not found"),
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
+        ("GET", "/v1/rates?service=none", "", 404, "not_found", "no service none"),
         ("PATCH", "/v1/status", "", 405, "invalid", "not allowed"),
         (
             "PUT",
@@ -453,6 +454,21 @@ fn a_certificate_that_ends_soon_is_warned_of_until_it_is_renewed() {
     common::command(&balancer, "reload");
     eventually("nothing is warned of any more", || !warnings().contains("certificate"));
     assert!(told().is_some_and(|ends| ends > soon), "{:?}", told());
+
+    // One that cannot be shown is told by whoever looks.
+    let config = balancer.config().to_str().unwrap();
+    let doctor =
+        || common::stdout(&common::weir_in(&lab, &["doctor", "--no-probe", "--config", config]));
+    assert!(doctor().contains("can be shown by TLS"), "{}", doctor());
+    ours.certify_for(folder, "other", "balancer", days(100));
+    for (with, words) in [("other.key", "server.pem cannot be used"), ("empty", "cannot be used")] {
+        fs::write(folder.join("empty"), "").unwrap();
+        fs::copy(folder.join(with), &key).unwrap();
+        let said = balancer.command(&["reload"]).unwrap();
+        assert!(said.contains("no API by TLS") && said.contains(words), "{said}");
+        eventually("the status warns", || warnings().contains("no API by TLS"));
+        assert!(doctor().contains("warn  certificate no API by TLS"), "{}", doctor());
+    }
 }
 
 #[test]

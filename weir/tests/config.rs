@@ -129,7 +129,7 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     let output = common::weir(&["check", name]);
     assert!(output.status.success(), "{}", stderr(&output));
     let said = common::stdout(&output);
-    assert!(said.contains("good; 1 services; this host has no nope0, so weir run would"), "{said}");
+    assert!(said.contains("good; 1 service; this host has no nope0, so weir run would"), "{said}");
     // A store that is spoken to in the clear is no error; on this host it is not even told.
     for (endpoint, told) in [("http://10.0.0.9:2379", true), ("http://127.0.0.1:2379", false)] {
         let fleet = format!(
@@ -183,7 +183,7 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     for arguments in [&["check", "-"][..], &["check", "--config", "-"]] {
         let output = common::weir_fed(arguments, GOOD);
         assert!(output.status.success(), "{}", stderr(&output));
-        assert!(common::stdout(&output).starts_with("<stdin>: good; 1 services"), "{output:?}");
+        assert!(common::stdout(&output).starts_with("<stdin>: good; 1 service"), "{output:?}");
         let output = common::weir_fed(arguments, &GOOD.replace("port = 80", "port = 0"));
         assert_failed(&output);
         assert_says(&stderr(&output), "<stdin>:7", &["0 is not a port"]);

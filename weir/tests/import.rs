@@ -34,7 +34,7 @@ fn what_is_written_passes_the_check() {
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("standard input:3: services by firewall mark"), "{said}");
-    assert!(text(&output.stdout).contains("1 services with 1 backends"));
+    assert!(text(&output.stdout).contains("1 service with 1 backend"));
     let written = fs::read_to_string(&path).unwrap();
     for words in
         ["interfaces = [\"lan0\"]", "scheduler = \"least\"", "forward = \"l2\"", "#   line 3: "]

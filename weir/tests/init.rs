@@ -289,6 +289,10 @@ fn three_commands_suffice_before_backends_that_nobody_may_configure() {
     let written = machine.command("cat").arg("/etc/weir/weir.toml").output().unwrap();
     let written = stdout(&written);
     assert!(written.contains("net.ipv4.conf.back0.accept_local = 1"), "{written}");
+    // What has been prepared is what answers need, as the other command sees it.
+    let doctor = stdout(&machine.command(WEIR).args(["doctor", "--no-probe"]).output().unwrap());
+    assert!(doctor.contains("answers are forwarded"), "{doctor}");
+    assert!(!doctor.contains("FAIL  answers"), "{doctor}");
     let log = fs::File::create(world.folder.path().join("log")).unwrap();
     let mut run = machine.command(WEIR);
     run.arg("run").stdin(Stdio::null()).stderr(log);
@@ -462,6 +466,12 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
         ([vip, ["--backend", "10.61.0.11:0"]].concat(), 2, "0 is not a port: give 1 to 65535"),
         ([vip, far, ["--forward", "l2"]].concat(), 1, "is behind the router 10.61.0.12"),
         ([vip, near, ["--interface", "eth9"]].concat(), 1, "there is no interface eth9"),
+        ([["--vip", "10.61.0.1"], near].concat(), 1, "is the only address that this host has"),
+        ([["--vip", "10.60.0.255"], near].concat(), 1, "is the broadcast address of this host's"),
+        ([["--vip", "10.60.0.0"], near].concat(), 1, "is the address of the network itself"),
+        ([["--vip", "127.0.0.7"], near].concat(), 2, "is a loopback address"),
+        ([["--vip", "0.0.0.0"], near].concat(), 2, "is of 0.0.0.0/8"),
+        ([["--vip", "224.0.0.1"], near].concat(), 2, "is a multicast address"),
     ] {
         let (found, text, said) = init(&arguments);
         assert!(found == Some(code) && said.contains(words), "{arguments:?}: {found:?} {said}");

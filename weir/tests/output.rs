@@ -162,7 +162,7 @@ fn a_file_that_is_written_is_so_whether_the_output_takes_the_words_or_not() {
             (
                 format!("import {} --from ipvsadm --interface lan0 --output {to}", ipvs.display()),
                 "weir.toml",
-                "weir.toml written: 1 services with 1 backends",
+                "weir.toml written: 1 service with 1 backend",
             ),
         ] {
             let script = format!("exec {WEIR} {line} {end}");

@@ -224,6 +224,9 @@ fn refusals_say_what_would_be_right() {
         let output = common::weir_in(&lab, &arguments);
         (output.status.code(), common::stderr(&output))
     };
+    let pipe = lab.directory().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let into_pipe = format!("--write {} --force", pipe.display());
     for (words, status, said) in [
         ("--service none", 3, "no service none"),
         ("--service web4 --backend b9", 3, "has no backend b9"),
@@ -234,6 +237,8 @@ fn refusals_say_what_would_be_right() {
         ("--every 0", 2, "--every"),
         ("--for 0s", 2, "nothing comes in no time: give one such as 10s"),
         ("--write /nowhere/to/be --for 1s", 1, "/nowhere/to/be"),
+        ("--write /dev/null --for 1s", 1, "/dev/null is no regular file"),
+        (&*into_pipe, 1, "pipe is no regular file"),
     ] {
         let (code, text) = refused(words);
         assert_eq!(code, Some(status), "{words}: {text}");

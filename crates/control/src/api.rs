@@ -56,7 +56,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use server::Working;
-pub(crate) use server::listen_at;
+pub(crate) use server::{listen_at, look_at_papers};
 use socket::Door;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -685,8 +685,8 @@ async fn events(State(hub): State<Arc<Hub>>, Query(query): Query<EventQuery>) ->
     Json(hub.events(query))
 }
 
-async fn rates(State(hub): State<Arc<Hub>>, Query(query): Query<RateQuery>) -> Json<Rates> {
-    Json(hub.rates(&query))
+async fn rates(State(hub): State<Arc<Hub>>, Query(query): Query<RateQuery>) -> Reply<Rates> {
+    hub.rates(&query).await.map(Json)
 }
 
 async fn watch(

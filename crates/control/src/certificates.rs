@@ -17,7 +17,17 @@ pub(crate) fn warning(whose: &str, ends: i64) -> Option<String> {
     if left <= 0 {
         return Some(format!("{whose} has ended"));
     }
-    (left < ENDS_SOON).then(|| format!("{whose} ends in {} days", left / 86_400))
+    (left < ENDS_SOON).then(|| format!("{whose} ends in {}", lasting(left)))
+}
+
+/// So many seconds in words, in the largest unit of which there are two.
+fn lasting(seconds: i64) -> String {
+    match seconds {
+        172_800.. => format!("{} days", seconds / 86_400),
+        7200.. => format!("{} hours", seconds / 3600),
+        120.. => format!("{} minutes", seconds / 60),
+        _ => "two minutes at most".into(),
+    }
 }
 
 fn now() -> i64 {
@@ -34,7 +44,16 @@ mod tests {
         let said = |days: i64| warning("it", now() + days * 86_400 + 3600);
         assert_eq!(said(14), None);
         assert_eq!(said(13).as_deref(), Some("it ends in 13 days"));
-        assert_eq!(said(0).as_deref(), Some("it ends in 0 days"));
+        assert_eq!(said(0).map(|said| said.ends_with(" minutes")), Some(true));
+        for (seconds, words) in [
+            (172_800, "2 days"),
+            (172_799, "47 hours"),
+            (86_400, "24 hours"),
+            (7199, "119 minutes"),
+            (119, "two minutes at most"),
+        ] {
+            assert_eq!(lasting(seconds), words);
+        }
         assert_eq!(said(-1).as_deref(), Some("it has ended"));
         let key = rcgen::KeyPair::generate().expect("a key");
         let mut wanted = rcgen::CertificateParams::new(Vec::new()).expect("no names");

@@ -7,6 +7,7 @@
 
 mod answers;
 mod attached;
+mod certificate;
 mod check;
 mod ethtool;
 mod host;
@@ -84,12 +85,14 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     let mut findings = Vec::new();
     if input.config.balancer.plane == PlaneKind::P4 {
         // Nothing of it is in the kernel.
+        certificate::examine(&input.config, &mut findings);
         switch::examine(input, &mut findings);
         path::examine(input, &mut findings);
         return findings;
     }
     host::examine(&mut findings);
     memory::examine(&input.config, &mut findings);
+    certificate::examine(&input.config, &mut findings);
     for name in &input.config.balancer.interfaces {
         interface::examine(name, &input.config, &mut findings);
     }

@@ -97,11 +97,16 @@ impl Plan {
     /// [`InitError`].
     pub fn new(wanted: &Wanted) -> Result<Self, InitError> {
         agree(wanted)?;
+        if let Some(why) = no_host(wanted.vip.ip(), &neigh::networks()?) {
+            return Err(InitError::Host(format!("--vip {} {why}", wanted.vip.ip())));
+        }
         let all = neigh::interfaces()?;
         let mut notes = Vec::new();
         let mut ways = Vec::new();
         for &(address, port) in &wanted.backends {
-            ways.push(way(address, port, &all)?);
+            let mut way = way(address, port, &all)?;
+            not_from_vip(wanted, &mut way)?;
+            ways.push(way);
         }
         ask_neighbours(&mut ways);
         let (front, held) = front(wanted.vip.ip(), &all, &mut notes)?;
@@ -178,6 +183,9 @@ fn agree(wanted: &Wanted) -> Result<(), InitError> {
     if wanted.vip.port() == 0 {
         return say(format!("--vip {}: 0 is not a port; give 1..65535", wanted.vip));
     }
+    if let Some(why) = no_vip(vip) {
+        return say(format!("--vip {vip} {why}; give an address that clients can reach"));
+    }
     if wanted.backends.is_empty() {
         return say("no backends: give --backend ADDRESS for each".into());
     }
@@ -208,6 +216,67 @@ fn agree(wanted: &Wanted) -> Result<(), InitError> {
         }
     }
     Ok(())
+}
+
+/// Why an address can be no service's, wherever it is; none if it can.
+fn no_vip(vip: IpAddr) -> Option<&'static str> {
+    match vip {
+        _ if vip.is_loopback() => Some("is a loopback address, by which every host reaches itself"),
+        _ if vip.is_multicast() => Some("is a multicast address"),
+        IpAddr::V4(v4) if v4.is_broadcast() => Some("is the broadcast address"),
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("is of 0.0.0.0/8, which no host has"),
+        IpAddr::V6(v6) if v6.is_unspecified() => Some("is no address"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+            Some("is an IPv4 address in the form of IPv6")
+        }
+        _ => None,
+    }
+}
+
+/// Why an address can be no host's in these networks, each an address with the length of its prefix; none if it can.
+fn no_host(vip: IpAddr, networks: &[(u32, IpAddr, u8)]) -> Option<String> {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => (u128::from(u32::from(v4)), 32),
+        IpAddr::V6(v6) => (u128::from(v6), 128),
+    };
+    let (wanted, width) = bits(vip);
+    networks.iter().filter(|(_, own, _)| own.is_ipv4() == vip.is_ipv4()).find_map(
+        |(_, own, length)| {
+            // All addresses of a link between two are hosts'.
+            let free = u32::checked_sub(width, (*length).into()).filter(|free| *free > 1)?;
+            let hosts = u128::MAX >> (128 - free);
+            if (bits(*own).0 ^ wanted) & !hosts != 0 {
+                return None;
+            }
+            let what = match wanted & hosts {
+                0 => "the address of the network itself",
+                all if all == hosts && vip.is_ipv4() => "the broadcast address",
+                _ => return None,
+            };
+            Some(format!("is {what} of this host's {own}/{length}; give one of a host"))
+        },
+    )
+}
+
+/// Packets of this host's own must come from another address than the service's: who has that one answers itself.
+fn not_from_vip(wanted: &Wanted, way: &mut Way) -> Result<(), InitError> {
+    let vip = wanted.vip.ip();
+    if way.source != Some(vip) {
+        return Ok(());
+    }
+    way.source = neigh::source_for(way.address, &BTreeSet::from([vip]));
+    // Datagrams have no checks yet, and only those that are translated come from this host.
+    let is_needed =
+        wanted.protocol == Protocol::Tcp || wanted.forward.as_deref().is_some_and(is_nat);
+    if way.source.is_some() || !is_needed {
+        return Ok(());
+    }
+    Err(InitError::Host(format!(
+        "--vip {vip} is the only address that this host has towards --backend {}, and health checks need another \
+         one to come from, or their answers go to the service: ip addr add ADDRESS/LENGTH dev {}, or give --vip an \
+         address that is the service's alone",
+        way.address, way.interface.name
+    )))
 }
 
 fn way(address: IpAddr, port: Option<u16>, all: &[Interface]) -> Result<Way, InitError> {
@@ -507,4 +576,40 @@ fn sources(ways: &[Way]) -> BTreeSet<IpAddr> {
 /// Whether there are others of its family.
 fn several(sources: &BTreeSet<IpAddr>, own: IpAddr) -> bool {
     sources.iter().filter(|one| one.is_ipv4() == own.is_ipv4()).count() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_no_host_has_are_no_services() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        for text in ["127.0.0.1", "::1", "224.0.0.1", "ff02::1", "255.255.255.255", "0.0.0.0", "::"]
+        {
+            assert!(no_vip(ip(text)).is_some(), "{text}");
+        }
+        let own =
+            [("192.0.2.5", 24), ("198.51.100.0", 31), ("203.0.113.7", 32), ("2001:db8::5", 64)];
+        let own = own.map(|(address, length)| (1, ip(address), length));
+        for (text, words) in [
+            ("192.0.2.0", "the address of the network itself of this host's 192.0.2.5/24"),
+            ("192.0.2.255", "the broadcast address of this host's 192.0.2.5/24"),
+            ("2001:db8::", "the address of the network itself"),
+        ] {
+            let said = no_host(ip(text), &own).unwrap_or_default();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+        for text in [
+            "192.0.2.7",
+            "192.0.3.0",
+            "198.51.100.0",
+            "198.51.100.1",
+            "203.0.113.7",
+            "2001:db8::7",
+            "2001:db8::ffff:ffff:ffff:ffff",
+        ] {
+            assert_eq!((no_vip(ip(text)), no_host(ip(text), &own)), (None, None), "{text}");
+        }
+    }
 }

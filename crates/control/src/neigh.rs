@@ -578,6 +578,14 @@ pub fn addresses() -> Result<Vec<(u32, IpAddr)>, NeighError> {
     weir_host::rtnetlink::addresses().map_err(kernel("addresses"))
 }
 
+/// The same, each with the length of its network's prefix.
+///
+/// # Errors
+/// [`NeighError::Kernel`].
+pub fn networks() -> Result<Vec<(u32, IpAddr, u8)>, NeighError> {
+    weir_host::rtnetlink::networks().map_err(kernel("addresses"))
+}
+
 /// Our address for talking to `address`: the kernel's choice, or if that is one of `except`
 /// another one of the interface's. `None` leaves it to the kernel.
 pub fn source_for(address: IpAddr, except: &BTreeSet<IpAddr>) -> Option<IpAddr> {

@@ -120,6 +120,14 @@ fn ask_by(
 /// # Errors
 /// What the kernel says.
 pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
+    Ok(networks()?.into_iter().map(|(index, address, _)| (index, address)).collect())
+}
+
+/// The same, each with the length of its network's prefix.
+///
+/// # Errors
+/// What the kernel says.
+pub fn networks() -> io::Result<Vec<(u32, IpAddr, u8)>> {
     let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
     let one = |answer| {
         let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
@@ -133,7 +141,7 @@ pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
         }
         // With a peer, IFA_ADDRESS is the peer's and IFA_LOCAL is ours; IPv6 has no IFA_LOCAL
         // without a peer.
-        Some((message.header.index, local.or(address)?))
+        Some((message.header.index, local.or(address)?, message.header.prefix_len))
     };
     Ok(ask(question, NLM_F_DUMP)?.into_iter().filter_map(one).collect())
 }

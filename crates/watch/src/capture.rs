@@ -1,7 +1,7 @@
 //! Packets of a trace in a file of pcapng, which tcpdump and others read: each as it came and as it
 //! left, with what became of it as a comment.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -9,7 +9,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,15 @@ pub struct Capture {
     made: bool,
 }
 
-/// Whether something is there that is no regular file.
-fn is_no_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|about| !about.is_file())
+/// Pipes and devices are refused: who reads from one, or nobody, would hold up the trace, and with it the one place
+/// that there is for one.
+fn regular(path: &Path, about: &Metadata) -> anyhow::Result<()> {
+    ensure!(
+        about.is_file(),
+        "{} is no regular file: give --write a file; without --write, --json gives the packets to other programs",
+        path.display()
+    );
+    Ok(())
 }
 
 fn is_there(path: &Path) -> anyhow::Error {
@@ -47,9 +53,12 @@ fn is_there(path: &Path) -> anyhow::Error {
 /// Refuses a file that [`Capture::create`] would refuse.
 ///
 /// # Errors
-/// If it is there, and is not to be written anew.
+/// If it is there, and is not to be written anew; if it is a pipe or a device.
 pub fn may_create(path: &Path, anew: bool) -> anyhow::Result<()> {
-    let there = !anew && fs::symlink_metadata(path).is_ok() && !is_no_file(path);
+    if let Ok(about) = fs::metadata(path) {
+        regular(path, &about)?;
+    }
+    let there = !anew && fs::symlink_metadata(path).is_ok();
     if there { Err(is_there(path)) } else { Ok(()) }
 }
 
@@ -63,24 +72,24 @@ fn told(error: PcapError) -> anyhow::Error {
 
 impl Capture {
     /// Makes the file, for its owner alone: what packets carry is in it. One that is there is refused, or written anew
-    /// if so asked. Pipes and devices lose nothing by being written to, and are taken as they are.
+    /// if so asked. Nothing is waited for.
     ///
     /// # Errors
-    /// If it is there, or cannot be written.
+    /// If it is there, is no regular file, or cannot be written.
     pub fn create(path: &Path, anew: bool) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
-        options.write(true).mode(0o600);
+        // What has become a pipe since somebody looked is opened at once, or not.
+        options.write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
         let made = options.clone().create_new(true).open(path);
         let (file, made) = match made {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                if !anew && !is_no_file(path) {
-                    return Err(is_there(path));
-                }
+                may_create(path, anew)?;
                 (options.create(true).truncate(true).open(path), false)
             }
             made => (made, true),
         };
         let file = file.with_context(|| format!("write {}", path.display()))?;
+        regular(path, &file.metadata()?)?;
         let writer = PcapNgWriter::new(BufWriter::new(file));
         let writer = writer.map_err(told).with_context(|| format!("write {}", path.display()))?;
         Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned(), made })
@@ -188,6 +197,17 @@ impl Capture {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        for anew in [false, true] {
+            let path = Path::new("/dev/null");
+            for refused in [may_create(path, anew), Capture::create(path, anew).map(drop)] {
+                let said = refused.expect_err("a device is no file").to_string();
+                assert!(said.starts_with("/dev/null is no regular file"), "{said}");
+            }
+        }
+    }
 
     #[test]
     fn a_full_disc_is_told_as_the_system_tells_it() {

@@ -273,7 +273,11 @@ fn ending_soon(what: &dyn fmt::Display, ends: i64) -> Option<String> {
     if left <= 0 {
         Some(format!("{what} has ended: nobody takes it"))
     } else if left.unsigned_abs() < SOON.as_secs() {
-        Some(format!("{what} ends in {} days", left / 86_400))
+        Some(match left {
+            172_800.. => format!("{what} ends in {} days", left / 86_400),
+            7200.. => format!("{what} ends in {} hours", left / 3600),
+            _ => format!("{what} ends within two hours"),
+        })
     } else {
         None
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -58,6 +58,9 @@ pub(super) struct Record<'a> {
     /// Requests before this one that changed nothing either, whatever was wrong with them, that there was no room for.
     #[serde(skip_serializing_if = "is_zero")]
     pub unsaid: u32,
+    /// Lines before this one that could not be written, as on a full disc.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missing: u32,
     /// What was asked for was so already.
     #[serde(skip)]
     pub same: bool,
@@ -84,6 +87,7 @@ impl<'a> Record<'a> {
             status: 0,
             outcome: "",
             unsaid: 0,
+            missing: 0,
             same: false,
         }
     }
@@ -99,7 +103,10 @@ struct Inner {
     file: Option<File>,
     refused: Refused,
     unsaid: u32,
-    failed: bool,
+    /// Lines that could not be written since the last one that was.
+    missing: u32,
+    /// The file ends in the middle of a line.
+    torn: bool,
 }
 
 /// Those lately: since when, and how many.
@@ -145,7 +152,8 @@ fn few(words: &str) -> &str {
 impl Audit {
     pub fn new(path: PathBuf) -> Self {
         let refused = Refused::none(Instant::now());
-        Self(Mutex::new(Inner { path, file: None, refused, unsaid: 0, failed: false }))
+        let inner = Inner { path, file: None, refused, unsaid: 0, missing: 0, torn: false };
+        Self(Mutex::new(inner))
     }
 
     /// Goes on in another file.
@@ -159,16 +167,15 @@ impl Audit {
     /// What is in the way of its lines.
     pub fn trouble(&self) -> Option<String> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = match (&inner.file, files::open_to_append(&inner.path)) {
-            (Some(_), _) if !inner.failed => return None,
-            (_, Ok(file)) => {
-                inner.file = Some(file);
-                if !inner.failed {
-                    return None;
-                }
-                "its last line could not be written".to_owned()
-            }
-            (_, Err(error)) => error.to_string(),
+        let missing = inner.missing;
+        if inner.file.is_some() && missing == 0 {
+            return None;
+        }
+        let why = match (inner.open(), missing) {
+            (Ok(()), 0) => return None,
+            (Ok(()), 1) => "its last line could not be written".to_owned(),
+            (Ok(()), _) => format!("its last {missing} lines could not be written"),
+            (Err(error), _) => error.to_string(),
         };
         Some(format!("changes are not in the audit log {}: {why}", inner.path.display()))
     }
@@ -196,13 +203,21 @@ impl Audit {
         } else {
             info!(who, method, path, status, "{outcome}");
         }
+        record.missing = inner.missing;
         match inner.append(&record) {
-            Ok(()) => inner.failed = false,
+            Ok(()) if inner.missing > 0 => {
+                let (file, missing) = (inner.path.display(), inner.missing);
+                warn!(%file, missing, "the audit log is written again; lines of it are missing");
+                inner.missing = 0;
+            }
+            Ok(()) => {}
             Err(error) => {
                 // Once, and not for each of thousands: the line above says what was done.
-                if !std::mem::replace(&mut inner.failed, true) {
+                if inner.missing == 0 {
                     error!(%error, file = %inner.path.display(), "cannot write the audit log");
                 }
+                inner.missing = inner.missing.saturating_add(1);
+                inner.unsaid = inner.unsaid.saturating_add(record.unsaid);
                 inner.file = None;
             }
         }
@@ -211,8 +226,6 @@ impl Audit {
 
 impl Inner {
     fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
-        let mut line = serde_json::to_vec(record)?;
-        line.push(b'\n');
         let about = self.file.as_ref().map(File::metadata).transpose()?;
         if about.as_ref().is_some_and(|about| about.nlink() == 0) {
             // Somebody has removed it.
@@ -223,12 +236,34 @@ impl Inner {
             old.push(".1");
             fs::rename(&self.path, old)?;
         }
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(files::open_to_append(&self.path)?),
-        };
-        // In one piece, so that a line is there or not.
-        file.write_all(&line)
+        if self.file.is_none() {
+            self.open()?;
+        }
+        let mut line = Vec::new();
+        if self.torn {
+            line.push(b'\n');
+        }
+        serde_json::to_writer(&mut line, record)?;
+        line.push(b'\n');
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        // In one piece, so that a line is there or not, as long as there is room. What is there of one is found when
+        // the file is opened again.
+        file.write_all(&line)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Opens the file, whose last line may be one that a full disc has cut off.
+    fn open(&mut self) -> io::Result<()> {
+        let file = files::open_to_append(&self.path)?;
+        let mut last = [b'\n'];
+        if let Some(at) = file.metadata()?.len().checked_sub(1) {
+            // Whoever may not read it begins a line as if it were whole.
+            let _ = files::open(&self.path).and_then(|file| file.read_exact_at(&mut last, at));
+        }
+        self.torn = last != [b'\n'];
+        self.file = Some(file);
+        Ok(())
     }
 }
 
@@ -273,6 +308,36 @@ mod tests {
         fs::remove_file(&path).unwrap();
         audit.write(Record { status: 200, ..Record::new(&who, None) });
         assert_eq!(lines(&path).len(), 1);
+    }
+
+    /// As on a disc that is full for a while.
+    #[test]
+    fn lines_that_are_missing_are_counted_and_half_a_line_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later").join("audit.log");
+        let who = Who::nobody("alice");
+        let audit = Audit::new(path.clone());
+        let write = || audit.write(Record { status: 200, ..Record::new(&who, None) });
+        (0..3).for_each(|_| write());
+        assert!(audit.trouble().is_some());
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let trouble = audit.trouble().unwrap_or_default();
+        assert!(trouble.contains("its last 3 lines could not be written"), "{trouble}");
+        (0..2).for_each(|_| write());
+        let all = lines(&path);
+        assert_eq!((&all[0]["missing"], all[1].get("missing")), (&3.into(), None));
+        assert_eq!(audit.trouble(), None);
+        // What another process could not write to its end.
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{whole}{{\"time\":")).unwrap();
+        let audit = Audit::new(path.clone());
+        (0..2).for_each(|_| audit.write(Record { status: 200, ..Record::new(&who, None) }));
+        let text = fs::read_to_string(&path).unwrap();
+        let read: Vec<bool> = text
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).is_ok())
+            .collect();
+        assert_eq!(read, [true, true, false, true, true], "{text}");
     }
 
     #[test]

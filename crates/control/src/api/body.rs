@@ -67,7 +67,7 @@ fn text_length(body: &[u8]) -> usize {
     body.len()
 }
 
-/// A whole number that has a point or an exponent, in digits; none for any other, and for what is no number of JSON's.
+/// A whole number that has a point or an exponent, or is a zero with a sign, in digits; none for any other, and for what is no number of JSON's.
 fn digits(number: &[u8]) -> Option<String> {
     /// Of the longest number that is read.
     const MOST: i64 = 20;
@@ -82,7 +82,8 @@ fn digits(number: &[u8]) -> Option<String> {
     };
     let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
     let all = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let is_plain = mantissa == number && !number.contains('.');
+    // Nobody who wants a whole number takes a zero with a sign.
+    let is_plain = mantissa == number && !number.contains('.') && (sign, number) != ("-", "0");
     // A zero before other digits makes it no number of JSON's.
     let is_odd = !all(before) || !all(after) || before.len() > 1 && before.starts_with('0');
     if is_plain || is_odd {
@@ -288,6 +289,8 @@ mod tests {
             ("0.5E+1", 5),
             ("0.0", 0),
             ("-0.0", 0),
+            ("-0", 0),
+            ("-0e1", 0),
             ("0e9", 0),
             ("18446744073709551615.0", u64::MAX),
             ("1e19", 10_000_000_000_000_000_000),

@@ -25,6 +25,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -517,6 +518,12 @@ impl Papers {
     /// # Errors
     /// What is wrong with which file.
     pub fn read(wanted: &ApiTls) -> Result<Self, String> {
+        for path in [&wanted.certificate, &wanted.key, &wanted.client_ca] {
+            // A pipe would keep whoever opens it.
+            if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+                return Err(wrong(path, &"it is no regular file"));
+            }
+        }
         let read = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
             let all = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
             let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(path, &error))?;
@@ -532,6 +539,17 @@ impl Papers {
             authorities: read(&wanted.client_ca)?,
         })
     }
+}
+
+/// Looks whether the API can be served by TLS with what stands in these files, and when the certificate ends.
+///
+/// # Errors
+/// What is wrong with which file.
+pub(crate) fn look_at_papers(wanted: &ApiTls) -> Result<Option<i64>, String> {
+    let papers = Papers::read(wanted)?;
+    let ends = papers.ends();
+    acceptor(wanted, papers)?;
+    Ok(ends)
 }
 
 /// # Errors

@@ -243,9 +243,21 @@ impl Hub {
         EventList { events: self.events.after(query.after.unwrap_or(0)) }
     }
 
-    pub fn rates(&self, query: &RateQuery) -> Rates {
-        let hour = self.hour.lock().unwrap_or_else(PoisonError::into_inner);
-        hour.show(query.service.as_deref())
+    /// # Errors
+    /// If there is no such service. One that is there may have no rates, as there is room for some alone, and as nobody
+    /// has looked yet.
+    pub async fn rates(&self, query: &RateQuery) -> Result<Rates, Failure> {
+        let wanted = query.service.as_deref();
+        let rates = self.hour.lock().unwrap_or_else(PoisonError::into_inner).show(wanted);
+        if let Some(name) = wanted
+            && rates.services.is_empty()
+        {
+            let sample = ask(&self.engine, Command::Sample).await?;
+            if !sample.services.iter().any(|(known, _)| known == name) {
+                return Err(Failure(Kind::NotFound, format!("there is no service {name}")));
+            }
+        }
+        Ok(rates)
     }
 
     /// The status as JSON, at most a second old; none if the engine has ended.

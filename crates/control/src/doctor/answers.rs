@@ -14,16 +14,26 @@ use crate::neigh;
 pub(super) fn examine(config: &Config, running: &[(String, Backend)], findings: &mut Vec<Finding>) {
     translated(config, findings);
     sources(config, running, findings);
-    for (ipv4, file, setting) in [
-        (true, "/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
-        (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
-    ] {
+    for ipv4 in [true, false] {
         let mut services = config.services.iter();
         let found = services.find(|service| service.has_family(ipv4) && service.answers_come());
         if let Some(service) = found {
-            findings.push(forwarding(&service.name, setting, read(file).as_deref()));
+            findings.push(forwarding(&service.name, ipv4, &come_in(config, ipv4), read));
         }
     }
+}
+
+/// The interfaces by which answers of a family's backends come in, as far as routes tell; else all of the balancer's.
+fn come_in(config: &Config, ipv4: bool) -> BTreeSet<String> {
+    let services = config.services.iter().filter(|service| service.answers_come());
+    let backends = services.flat_map(|service| &service.backends);
+    let known: BTreeSet<String> = backends
+        .filter(|backend| backend.address.is_ipv4() == ipv4)
+        .filter_map(|backend| neigh::route(backend.address).ok())
+        .filter_map(|route| neigh::interface_by_index(route.ifindex).ok())
+        .map(|interface| interface.name)
+        .collect();
+    if known.is_empty() { config.balancer.interfaces.iter().cloned().collect() } else { known }
 }
 
 /// Answers of translated backends must come in where the program is, and may go on as the service's.
@@ -268,16 +278,52 @@ pub(crate) fn accepts_local(interface: &str) -> bool {
     ["all", interface].into_iter().any(|name| on(name).is_some_and(|value| value != "0"))
 }
 
-pub(super) fn forwarding(service: &str, setting: &str, value: Option<&str>) -> Finding {
-    if value.is_some_and(|value| value != "0") {
-        return Finding::ok("answers", format!("{setting} is on: answers are forwarded"));
+/// The kernel forwards what comes in by an interface if that one's own setting says so, whatever the setting of all
+/// says. In IPv6 both must, but for packets that the program forwards by what the kernel tells, which asks for the
+/// interface's alone.
+pub(super) fn forwarding(
+    service: &str,
+    ipv4: bool,
+    interfaces: &BTreeSet<String>,
+    value: impl Fn(&str) -> Option<String>,
+) -> Finding {
+    let family = if ipv4 { "ipv4" } else { "ipv6" };
+    let is_on = |name: &str| {
+        let value = value(&format!("/proc/sys/net/{family}/conf/{name}/forwarding"));
+        value.is_some_and(|value| value != "0")
+    };
+    let off: Vec<String> = interfaces
+        .iter()
+        .filter(|name| !is_on(name))
+        .map(|name| interface::key(family, name, "forwarding"))
+        .collect();
+    if !off.is_empty() {
+        let verb = if off.len() == 1 { "is" } else { "are" };
+        let mend: Vec<String> = off.iter().map(|one| format!("sysctl -w {one}=1")).collect();
+        return Finding::fail(
+            "answers",
+            format!(
+                "{} {verb} off: the answers of service {service:?}, which pass here, go nowhere",
+                off.join(", ")
+            ),
+            mend.join("\n"),
+        );
     }
-    Finding::fail(
+    if !ipv4 && !is_on("all") {
+        return Finding::warn(
+            "answers",
+            format!(
+                "net.ipv6.conf.all.forwarding is off: of the answers of service {service:?}, those to clients whose \
+                 neighbour is not known yet are the kernel's to forward, which does not"
+            ),
+            "sysctl -w net.ipv6.conf.all.forwarding=1 (this host takes no routes from router advertisements then, but \
+             where accept_ra is 2)",
+        );
+    }
+    let names: Vec<&str> = interfaces.iter().map(String::as_str).collect();
+    Finding::ok(
         "answers",
-        format!(
-            "{setting} is off: the answers of service {service:?}, which pass here, go nowhere"
-        ),
-        format!("sysctl -w {setting}=1"),
+        format!("{family} forwarding is on at {}: answers are forwarded", names.join(", ")),
     )
 }
 

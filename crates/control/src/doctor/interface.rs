@@ -319,6 +319,6 @@ pub(crate) fn filters_strictly(interface: &str) -> bool {
 }
 
 /// The name of a sysctl; dots in an interface's name are written as slashes.
-fn key(family: &str, name: &str, setting: &str) -> String {
+pub(super) fn key(family: &str, name: &str, setting: &str) -> String {
     format!("net.{family}.conf.{}.{setting}", name.replace('.', "/"))
 }

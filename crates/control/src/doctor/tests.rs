@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpListener};
 
 use super::*;
@@ -450,16 +451,26 @@ fn findings_as_text_and_as_json() {
 
 #[test]
 fn answers_are_forwarded_or_go_nowhere() {
-    let setting = "net.ipv4.ip_forward";
-    for value in ["1", "2"] {
-        assert_eq!(answers::forwarding("web", setting, Some(value)).verdict, Verdict::Ok);
-    }
-    for value in [Some("0"), None] {
-        let found = answers::forwarding("web", setting, value);
-        assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.detail.contains("net.ipv4.ip_forward is off"), "{}", found.detail);
-        assert_eq!(found.mend.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
-    }
+    // As `weir init --prepare` leaves it: each interface's own setting is on, and nothing is said of all.
+    let look = |ipv4: bool, on: &[&str]| {
+        let names = BTreeSet::from(["eth0".to_owned(), "eth1.7".to_owned()]);
+        answers::forwarding("web", ipv4, &names, |file| {
+            let name = file.strip_suffix("/forwarding")?.rsplit('/').next()?;
+            Some(if on.contains(&name) { "1" } else { "0" }.to_owned())
+        })
+    };
+    assert_eq!(look(true, &["eth0", "eth1.7"]).verdict, Verdict::Ok);
+    assert_eq!(look(false, &["eth0", "eth1.7", "all"]).verdict, Verdict::Ok);
+    // The kernel itself forwards nothing in IPv6 then.
+    let found = look(false, &["eth0", "eth1.7"]);
+    assert_eq!(found.verdict, Verdict::Warn, "{}", found.detail);
+    let found = look(true, &["all", "eth0"]);
+    assert_eq!(found.verdict, Verdict::Fail);
+    let words = "net.ipv4.conf.eth1/7.forwarding is off";
+    assert!(found.detail.contains(words), "{}", found.detail);
+    assert_eq!(found.mend.as_deref(), Some("sysctl -w net.ipv4.conf.eth1/7.forwarding=1"));
+    let names = BTreeSet::from(["eth0".to_owned()]);
+    assert_eq!(answers::forwarding("web", true, &names, |_| None).verdict, Verdict::Fail);
     // Only services with cookies ask.
     let ask = |method: &str| {
         let text = CONFIG.replace("port = 80", &format!("port = 80\nmethod = {method:?}"));

@@ -6,7 +6,7 @@ use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
 use super::turn::Change;
 use super::{Engine, EngineError, pin_directory};
-use crate::config::{Backend, Config, Source};
+use crate::config::{Api, Backend, Config, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -117,6 +117,22 @@ fn differences(
     changes
 }
 
+/// `[api]` with the fields that the file has: how it is served by TLS stands among the others there, and each who may
+/// do something in a table `client`.
+fn as_written(api: &Api) -> Value {
+    let mut all = match serde_json::to_value(api) {
+        Ok(Value::Object(all)) => all,
+        _ => serde_json::Map::new(),
+    };
+    if let Some(Value::Object(tls)) = all.remove("tls") {
+        all.extend(tls);
+    }
+    if let Some(clients) = all.remove("clients") {
+        all.insert("client".into(), clients);
+    }
+    all.into_iter().map(|(field, value)| (format!("api.{field}"), value)).collect()
+}
+
 impl<P: Plane> Engine<P> {
     /// What a file, or a text, would change; without one, the instance's own.
     pub(super) fn plan_of(&self, from: Option<Source>) -> Result<PlanReport, EngineError> {
@@ -151,7 +167,8 @@ impl<P: Plane> Engine<P> {
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, "balancer", &[]);
         settings.extend(differences(&self.config.limits, &config.limits, "limits", &[]));
-        settings.extend(differences(&self.config.api, &config.api, "api", &[]));
+        let (from, to) = (as_written(&self.config.api), as_written(&config.api));
+        settings.extend(differences(&from, &to, "api", &[]));
         let mut services: Vec<ServicePlan> =
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();
@@ -266,6 +283,7 @@ fn backend_plan(change: &str, backend: &Backend) -> BackendPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ApiTls;
     use serde_json::json;
 
     /// Whoever may read may ask for a plan; that a key changes is said, and neither the one nor the other.
@@ -284,5 +302,27 @@ mod tests {
         let (from, to) = (json!({ "key": "/etc/a.key" }), json!({ "key": "/etc/b.key" }));
         let changes = differences(&from, &to, "api", &[]);
         assert_eq!(changes[0].to, json!("/etc/b.key"));
+    }
+
+    #[test]
+    fn fields_of_the_api_are_called_as_in_the_file() {
+        let with = |key: &str| {
+            let tls = ApiTls {
+                listen: ([192, 0, 2, 1], 9443).into(),
+                certificate: "/a.pem".into(),
+                key: key.into(),
+                client_ca: "/ca.pem".into(),
+            };
+            as_written(&Api { tls: Some(tls), ..Api::default() })
+        };
+        let told = |from: &Value, to: &Value| -> Vec<String> {
+            let found = differences(from, to, "api", &[]);
+            found.iter().map(|one| format!("{} {} {}", one.field, one.from, one.to)).collect()
+        };
+        let keys = told(&with("/a.key"), &with("/b.key"));
+        assert_eq!(keys, ["api.key \"/a.key\" \"/b.key\""]);
+        let all = told(&as_written(&Api::default()), &with("/a.key"));
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert!(all.contains(&"api.certificate null \"/a.pem\"".to_owned()), "{all:?}");
     }
 }

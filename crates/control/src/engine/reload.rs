@@ -19,6 +19,7 @@ use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::sources::Listed;
 use super::turn::{Change, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
+use crate::api::look_at_papers;
 use crate::config::{Backend, Balancer, Config, Forward, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -121,11 +122,15 @@ impl<P: Plane> Engine<P> {
         // The file has this text by now.
         self.looked_at.replace(None);
         self.fit(&config);
-        let notes = followed.notes.iter().chain(&self.oversize);
+        // The listener reads them anew now, and tries again as long as it cannot.
+        let tls = config.api.tls.as_ref().and_then(|tls| look_at_papers(tls).err());
+        let tls = tls.map(|why| format!("no API by TLS, and it is tried again: {why}"));
+        let notes = followed.notes.iter().chain(&self.oversize).chain(&tls);
         let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {
-            return Ok(format!("configuration reloaded: {services} services{notes}"));
+            let words = if services == 1 { "service" } else { "services" };
+            return Ok(format!("configuration reloaded: {services} {words}{notes}"));
         }
         let failures: Vec<String> = followed.failures.iter().map(ToString::to_string).collect();
         Err(EngineError::Unfinished(format!(

@@ -188,6 +188,7 @@ fn dns_answer(query: &[u8], answer: &[u8]) -> Option<Result<String, String>> {
     const CODES: [&str; 6] = ["NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"];
     Some(match (code, records) {
         (0, 0) if !truncated => Err("DNS: no such record".into()),
+        (0, 1) => Ok("DNS: 1 record".into()),
         (0, _) => Ok(format!("DNS: {records} records")),
         (code, _) => Err(match CODES.get(usize::from(code)) {
             Some(name) => format!("DNS: {name}"),

@@ -384,7 +384,7 @@ async fn a_dns_server_is_asked_for_a_record() {
         }
     };
     let (good, _server) = datagrams(with(0, 1)).await;
-    expect(good, what.clone(), "+DNS: 1 records").await;
+    expect(good, what.clone(), "+DNS: 1 record").await;
     let (none, _server) = datagrams(with(3, 0)).await;
     expect(none, what.clone(), "DNS: NXDOMAIN").await;
     let (empty, _server) = datagrams(with(0, 0)).await;

@@ -222,7 +222,16 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
         let number = || one.word(1).parse::<f64>().ok().filter(|number| number.is_finite());
         match one.word(0) {
             "real_server" => {}
-            "delay_loop" => all.interval = number(),
+            "delay_loop" => {
+                all.interval = number().filter(|seconds| *seconds > 0.0);
+                if all.interval.is_none() {
+                    let text = format!(
+                        "delay_loop {:?}: is no time to wait; {INTERVAL} s it is, as without it",
+                        one.word(1)
+                    );
+                    draft.note(one.line, text);
+                }
+            }
             "lb_algo" | "lvs_sched" => scheduler = (one.word(1), one.line),
             "lb_kind" | "lvs_method" => {
                 kind_line = one.line;

@@ -239,6 +239,18 @@ fn a_check_has_the_virtual_host_that_is_said_closest_to_it() {
     noted(&good(Form::Keepalived, text).0, 4, "virtualhost: weir's checks have nothing like it");
 }
 
+/// It would be a hundred checks in a second.
+#[test]
+fn no_time_between_checks_is_the_usual_one() {
+    let text = "virtual_server 10.0.0.1 80 {\n delay_loop 0\n lb_kind DR\n\
+                real_server 10.0.0.2 80 { TCP_CHECK { } }\n}\n";
+    let (imported, config) = good(Form::Keepalived, text);
+    noted(&imported, 2, "delay_loop \"0\"");
+    let service = &config.services[0];
+    let check = service.check_of(&service.backends[0]).expect("it is checked");
+    assert_eq!(check.interval.as_secs(), 60);
+}
+
 /// Nothing that stands in a file is left out in silence.
 #[test]
 fn what_follows_on_a_line_is_noted() {

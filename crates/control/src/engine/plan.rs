@@ -167,8 +167,8 @@ impl<P: Plane> Engine<P> {
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, "balancer", &[]);
         settings.extend(differences(&self.config.limits, &config.limits, "limits", &[]));
-        let (from, to) = (as_written(&self.config.api), as_written(&config.api));
-        settings.extend(differences(&from, &to, "api", &[]));
+        let (api, wanted) = (as_written(&self.config.api), as_written(&config.api));
+        settings.extend(differences(&api, &wanted, "api", &[]));
         let mut services: Vec<ServicePlan> =
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();

@@ -130,7 +130,7 @@ fn send_and_find(lab: &Lab, over: &AtomicBool, found: &AtomicU64) {
         let mut frames = Vec::new();
         for _ in 0..BATCH {
             // Addresses of 198.18.0.0/15, which nobody has.
-            let from = IpAddr::V4(Ipv4Addr::from(0xc612_0000 | number % (1 << 17)));
+            let from = IpAddr::V4(Ipv4Addr::from(0xc612_0000 | (number % (1 << 17))));
             let flow = FlowKey::new((from, 4_000).into(), common::WEB4, Protocol::Tcp);
             let frame = Frame::new(flow).macs(BALANCER_MAC, CLIENT_MAC).tcp_flags(TcpFlags::ACK);
             frames.push(frame.build());

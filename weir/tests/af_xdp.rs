@@ -5,7 +5,6 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 
 use common::user_plane::{self, count, gone, is_there, plane, process, sends_while, unload};
@@ -314,13 +313,9 @@ fn the_way_back_is_open_beside_rules() {
     let ended = balancer.stop(PATIENCE);
     assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
     let mut run = lab.balancer_command(WEIR).unwrap();
-    run.args(["run", "--plane", "kernel", "--config"]).arg(balancer.config()).stdin(Stdio::null());
+    run.args(["run", "--plane", "kernel", "--config"]).arg(balancer.config());
     let path = lab.directory().join("kernel.log");
-    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
-    common::eventually("it answers", || {
-        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
-        balancer.status().is_ok()
-    });
+    let mut run = common::started(run, &path, &balancer);
     gone(first);
     let status = balancer.status().unwrap();
     let warned = status["warnings"].to_string();
@@ -345,17 +340,7 @@ fn what_is_pinned_elsewhere_is_named() {
     assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
     unload(&lab, &balancer);
     let config = balancer.config().display().to_string();
-    let script = format!(
-        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {WEIR} run --config {config}"
-    );
-    let path = lab.directory().join("apart.log");
-    let mut run = lab.balancer_command("unshare").unwrap();
-    run.args(["--mount", "sh", "-c", &script]).stdin(Stdio::null());
-    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
-    common::eventually("it answers", || {
-        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
-        balancer.status().is_ok()
-    });
+    let (mut run, path) = common::started_apart(&lab, &balancer);
     let left = process(&balancer);
     common::sh(lab.balancer(), &format!("kill -TERM {}", run.id()));
     assert!(run.wait().unwrap().success());

@@ -371,18 +371,7 @@ fn who_takes_the_data_plane_along_says_so() {
     let config = balancer.config().display().to_string();
     let unloaded = common::weir_in(&lab, &["unload", "--config", &config]);
     assert!(unloaded.status.success(), "{}", common::stderr(&unloaded));
-    let script = format!(
-        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {} run --config {config}",
-        common::WEIR
-    );
-    let path = lab.directory().join("apart.log");
-    let mut run = lab.balancer_command("unshare").unwrap();
-    run.args(["--mount", "sh", "-c", &script]).stdin(Stdio::null());
-    let mut run = run.stderr(fs::File::create(&path).unwrap()).spawn().unwrap();
-    common::eventually("it answers", || {
-        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
-        balancer.status().is_ok()
-    });
+    let (mut run, path) = common::started_apart(&lab, &balancer);
     let warned = balancer.status().unwrap()["warnings"].to_string();
     assert!(warned.contains("forwarding ends with the control plane"), "{warned}");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(run.id()).unwrap());

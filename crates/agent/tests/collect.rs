@@ -5,12 +5,11 @@ mod played;
 
 use nix::sys::socket::{self, Backlog, setsockopt};
 use nix::{setsockopt_impl, sockopt_impl};
-use played::{HERE, PATIENCE, certified, files, heard, listen, tells};
+use played::{HERE, PATIENCE, called, certified, files, heard, listen, tells};
 use std::collections::HashSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use tokio::time::timeout;
 use tonic::Streaming;
 use weir_agent::speak::Speaking;
 use weir_rpc::message::{self, Connection, Kind};
@@ -90,9 +89,7 @@ fn half_open_connections_are_said_when_a_balancer_asks() {
         let mut balancer = listen(&files(directory.path(), "lb")).await;
         let options = tells(balancer.port, files(directory.path(), "b0"));
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
-        let called = timeout(PATIENCE, balancer.sessions.recv()).await;
-        let (mut from, to) = called.expect("it calls").expect("a session");
-        assert!(matches!(heard(&mut from).await, from_agent::What::Hello(_)));
+        let (mut from, to) = called(&mut balancer.sessions).await;
         let say = async |what| to.send(Ok(FromBalancer { what: Some(what) })).await.unwrap();
         let endpoint = servers.iter().zip(0..).map(|((_, at), id)| {
             message::Endpoint { id, address: HERE, port: Some(at.port()) }.into()

@@ -4,10 +4,9 @@
 mod played;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use played::{HERE, PATIENCE, certified, files, heard, listen, tells};
+use played::{HERE, called, certified, files, heard, listen, tells};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use tokio::time::timeout;
 use weir_agent::speak::Speaking;
 use weir_rpc::message::{self, Kind};
 use weir_rpc::pki::Role;
@@ -52,9 +51,7 @@ fn all_that_has_happened_is_said_before_a_mark_is_answered() {
         let mut balancer = listen(&files(directory.path(), "lb")).await;
         let options = tells(balancer.port, files(directory.path(), "b0"));
         let _agent = Speaking::start(options, |_| {}).expect("it starts; needs root");
-        let called = timeout(PATIENCE, balancer.sessions.recv()).await;
-        let (mut from, to) = called.expect("it calls").expect("a session");
-        assert!(matches!(heard(&mut from).await, from_agent::What::Hello(_)));
+        let (mut from, to) = called(&mut balancer.sessions).await;
         let say = async |what| to.send(Ok(FromBalancer { what: Some(what) })).await.unwrap();
         let endpoint = message::Endpoint { id: 7, address: HERE, port: Some(at.port()) };
         say(from_balancer::What::Welcome(Welcome {

@@ -13,7 +13,8 @@ pub mod user_plane;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,6 +149,30 @@ pub fn weir_fed(arguments: &[&str], text: &str) -> Output {
 /// Runs `weir` with arguments in the balancer's namespace.
 pub fn weir_in(lab: &Lab, arguments: &[&str]) -> Output {
     lab.balancer_command(WEIR).unwrap().args(arguments).output().expect("running weir")
+}
+
+/// Starts `weir run` by a command of one's own, with its log in a file, and waits until it answers.
+pub fn started(mut command: Command, log: &Path, balancer: &Balancer) -> Child {
+    let log = std::fs::File::create(log).unwrap();
+    let mut run = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    eventually("it answers", || {
+        assert_eq!(run.try_wait().unwrap(), None, "it has ended");
+        balancer.status().is_ok()
+    });
+    run
+}
+
+/// The balancer's `weir run` in a mount namespace of its own without a BPF file system, as `ip netns exec` makes one;
+/// and where its log stands.
+pub fn started_apart(lab: &Lab, balancer: &Balancer) -> (Child, PathBuf) {
+    let script = format!(
+        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {WEIR} run --config {}",
+        balancer.config().display()
+    );
+    let log = lab.directory().join("apart.log");
+    let mut command = lab.balancer_command("unshare").unwrap();
+    command.args(["--mount", "sh", "-c", &script]);
+    (started(command, &log, balancer), log)
 }
 
 /// What connections of a namespace send in one segment, as `ss` says of those that it is asked for.

@@ -123,6 +123,14 @@ pub fn tells(port: u16, files: Files) -> Options {
     }
 }
 
+/// The session of an agent that calls, which has said who it is.
+pub async fn called(sessions: &mut mpsc::Receiver<Session>) -> Session {
+    let called = timeout(PATIENCE, sessions.recv()).await;
+    let (mut from, to) = called.expect("it calls").expect("a session");
+    assert!(matches!(heard(&mut from).await, from_agent::What::Hello(_)));
+    (from, to)
+}
+
 /// The next that an agent says, its load apart.
 pub async fn heard(from: &mut Streaming<FromAgent>) -> from_agent::What {
     loop {

@@ -440,6 +440,7 @@ impl<P: Plane> Engine<P> {
         if self.fleet.is_none() {
             return;
         }
+        self.look_whether_found_frozen();
         if self.settles() || self.is_learning() {
             self.let_start_again();
             // It may have waited for the end of a step alone, which the others wait for.

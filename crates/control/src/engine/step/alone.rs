@@ -36,7 +36,9 @@ impl Stepping {
         self.heard && (last.is_none() || last == self.over)
     }
 
-    /// Whether a process before this one may have died after it has given its word.
+    /// Whether a process before this one may have died after it has given its word. It stands until this process lets flows
+    /// start, however far it has come in the step itself, and whether the store has answered it meanwhile: what the one
+    /// before has said is there for as long as its lease.
     fn found_word(&self) -> bool {
         !self.thawed && self.found_frozen == Some(true)
     }
@@ -46,22 +48,22 @@ impl<P: Plane> Engine<P> {
     /// Whether the store does not answer for so long that this balancer goes on without: flows start again, by the
     /// table that packets follow.
     pub(super) fn is_left_alone(&mut self) -> bool {
-        self.look_whether_found_frozen();
         let strict = self.is_withdrawn_when_apart();
         let Some(fleet) = &mut self.fleet else { return false };
         let (reachable, over) =
             fleet.with_report(|report| (report.reachable, report.lease_is_over()));
         let stepping = &mut fleet.stepping;
         if reachable {
-            (stepping.alone, stepping.found_frozen) = (None, Some(false));
+            stepping.alone = None;
             return false;
         }
         stepping.heard = false;
         let since = *stepping.alone.get_or_insert_with(Instant::now);
-        if stepping.found_word() && (strict || stepping.born.elapsed() < LEASE) {
+        let word = stepping.has_given_word();
+        let found = !word && stepping.found_word();
+        if found && (strict || stepping.born.elapsed() < LEASE) {
             return true;
         }
-        let word = stepping.has_given_word();
         let lapses =
             stepping.step.as_ref().map(|step| step.id()).filter(|_| word && strict && over);
         if let Some(step) = lapses.filter(|step| stepping.lapsed != Some(*step)) {
@@ -72,9 +74,9 @@ impl<P: Plane> Engine<P> {
         if since.elapsed() < ALONE_PATIENCE || word && (strict || !over) {
             return false;
         }
-        if let (Some(step), true) = (stepping.step.clone(), stepping.frozen.is_some()) {
+        if let (Some(step), true) = (stepping.step.clone(), stepping.frozen.is_some() || found) {
             warn!(step = step.number, "the store does not answer; flows start again");
-            if self.has_thawed(&step) && word {
+            if self.has_thawed(&step) && (word || found) {
                 self.take_back_word();
             }
         }
@@ -94,11 +96,9 @@ impl<P: Plane> Engine<P> {
         (stepping.left, stepping.acked, stepping.committed) = (Some(step), None, None);
     }
 
-    /// What a process before this one has left, which is looked at once, if the store does not answer a start.
-    fn look_whether_found_frozen(&mut self) {
-        let unknown = |fleet: &Fleet| {
-            fleet.stepping.found_frozen.is_none() && fleet.with_report(|report| !report.reachable)
-        };
+    /// What a process before this one has left, which is looked at once, before this one keeps any flow from starting.
+    pub(super) fn look_whether_found_frozen(&mut self) {
+        let unknown = |fleet: &Fleet| fleet.stepping.found_frozen.is_none();
         if !self.fleet.as_ref().is_some_and(unknown) {
             return;
         }

@@ -284,6 +284,37 @@ fn who_starts_again_without_the_store_keeps_the_word_of_the_one_before() {
     }
 }
 
+/// The same, and the store answers the next one just long enough for it to hear of the step, and to keep flows from
+/// starting for it once more. The others may go on by what the one before has said.
+#[test]
+fn who_starts_again_in_a_step_keeps_the_word_of_the_one_before() {
+    for (method, strict) in [(CONCURY, false), (RESIDUE, true), (RESIDUE, false)] {
+        let mut fleet = Fleet::changed(method, strict);
+        let cut = (fleet.leader + 1) % BALANCERS;
+        fleet.reach(cut, Stage::Collect, false);
+        fleet.restart(cut);
+        let known = fleet.trace.len();
+        let freezes = |mark: &Mark| mark.did == Did::Freezes && mark.by == cut.to_string();
+        let begun = Instant::now();
+        while !fleet.trace[known..].iter().any(freezes) {
+            assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+            while !fleet.members[cut].items.is_empty() {
+                fleet.hear(cut);
+            }
+            if fleet.engine(cut).settles() {
+                (1..=BACKENDS).for_each(|n| (0..20).for_each(|_| fleet.agent(cut, n)));
+            }
+            fleet.turn(cut);
+        }
+        fleet.cut_off(cut);
+        fleet.go_on_with_clients(Duration::from_secs(1));
+        assert!(fleet.is_frozen(cut), "{method} {strict}: {}", fleet.stands());
+        fleet.rejoin(cut);
+        fleet.comes_to_rest();
+        assert!(!fleet.is_frozen(cut));
+    }
+}
+
 /// It hears of the step that has another backend before the configuration that says what that is.
 #[test]
 fn who_comes_back_follows_a_table_when_it_knows_all_whom_that_leads_to() {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use common::Held;
-use weir_lab::topology::{BALANCER4, BALANCER6, backend4, client4, client6};
+use weir_lab::topology::{BALANCER4, BALANCER6, VIP4, backend4, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const POOL: usize = 4;
@@ -148,7 +148,10 @@ fn addresses_come_and_go(method: &str) {
     replace(&balancer, VIPS, LATER);
     replace(&balancer, "port = \"8000-8063\"", "port = \"7990-8065\"");
     let plan = common::command(&balancer, "plan");
-    assert!(plan.contains("vips") && plan.contains(LEAVES), "{plan}");
+    assert!(
+        plan.contains("vip: [") && plan.contains(&format!("connections to {LEAVES}")),
+        "{plan}"
+    );
     common::command(&balancer, "reload");
     common::assert_unbroken(&mut held, "after the reload", &balancer);
     held.extend(hold_at(&lab, ARRIVES));
@@ -164,6 +167,84 @@ fn addresses_come_and_go(method: &str) {
     common::command(&balancer, "backend drain wide b1 --undo");
     common::assert_unbroken(&mut held, "after a restart and a drain", &balancer);
     assert!(common::spread(&held).len() > 1);
+}
+
+/// A service that says more exactly what it takes is not added over another one's connections unless that is asked
+/// for; plan, reload, history and a start say how many there are.
+fn a_more_exact_service_is_refused_under_connections(method: &str) {
+    let port = PORTS[0];
+    let backends = |all: std::ops::Range<usize>| -> String {
+        all.map(|n| {
+            format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"{}\"\n", backend4(n))
+        })
+        .collect()
+    };
+    let any = format!(
+        "\n[[service]]\nname = \"any\"\nvip = \"{VIP4}\"\nany_port = true\nmethod = \"{method}\"\n\
+         [service.check]\nport = 80\n{}",
+        backends(0..2)
+    );
+    let own = format!(
+        "\n[[service]]\nname = \"own\"\nvip = \"{VIP4}\"\nport = {port}\nmethod = \"{method}\"\n\
+         [service.check]\nport = 80\n{}",
+        backends(2..3)
+    );
+    let lab = common::lab_of(LabSpec {
+        backends: POOL,
+        more_ports: PORTS.to_vec(),
+        ..LabSpec::default()
+    });
+    let spec = BalancerSpec {
+        method: method.into(),
+        more_services: any,
+        ..BalancerSpec::new(common::WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    let mut held = common::hold(&lab, SocketAddr::new(VIP4.into(), port), 8);
+    let all = held.len();
+    let known = || common::service(&balancer.status().unwrap(), "any")["states"].as_u64();
+    if method == "concury" {
+        common::eventually("they are known", || known() == Some(all as u64));
+    }
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    fs::write(balancer.config(), format!("{text}{own}")).unwrap();
+    let words = format!("connections to {VIP4} port {port} come to service own");
+    let socket = balancer.socket().to_str().unwrap().to_owned();
+    let plan = common::weir(&["plan", "--socket", &socket]);
+    let said = common::stdout(&plan);
+    assert_eq!(plan.status.code(), Some(4), "{said}{}", common::stderr(&plan));
+    let would = format!("{all} known connections, of which {all} would break");
+    assert!(said.contains(&words) && said.contains(&would), "{said}");
+    let breaks = format!("{all} known connections break");
+    let refused = common::try_command(&balancer, "reload").expect_err("it would break connections");
+    for part in [&*words, &*breaks, "service any: vip: ", "--break-connections"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    common::assert_unbroken(&mut held, "after a reload that was refused", &balancer);
+    // A start goes on with what was in force, and says why.
+    balancer.kill();
+    balancer.launch().unwrap();
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("would be refused") && warnings.contains(&words), "{warnings}");
+    common::assert_unbroken(&mut held, "after a start whose file was refused", &balancer);
+    let done = common::command(&balancer, "reload --break-connections");
+    assert!(done.contains(&words) && done.contains(&breaks), "{done}");
+    let history = common::command(&balancer, "history --json");
+    let history: serde_json::Value = serde_json::from_str(&history).unwrap();
+    let last = history["entries"].as_array().and_then(|all| all.last()).unwrap();
+    assert_eq!((&last["connections"], &last["broken"]), (&all.into(), &all.into()), "{last}");
+}
+
+#[test]
+fn a_more_exact_service_is_refused_under_connections_of_concury() {
+    let _alone = common::alone();
+    a_more_exact_service_is_refused_under_connections("concury");
+}
+
+#[test]
+fn a_more_exact_service_is_refused_under_connections_of_tracked() {
+    let _alone = common::alone();
+    a_more_exact_service_is_refused_under_connections("tracked");
 }
 
 #[test]

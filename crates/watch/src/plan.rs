@@ -40,7 +40,8 @@ fn service(text: &mut Text, service: &ServicePlan) {
         "refused" => '!',
         _ => '~',
     };
-    let was = service.was.as_ref().map(|was| format!(", now called {was}")).unwrap_or_default();
+    let was =
+        service.was.as_ref().map(|was| format!(", called {was} until now")).unwrap_or_default();
     let connections = match (&**change, service.connections, service.broken) {
         ("new", ..) => String::new(),
         // It is refused all the same, for the reason below.
@@ -58,7 +59,10 @@ fn service(text: &mut Text, service: &ServicePlan) {
     if let Some(why) = &service.why {
         text.line(format_args!("    {why}"));
     }
-    for change in &service.fields {
+    // Several addresses stand in the field of one.
+    let several = service.fields.iter().any(|change| change.field == "vips");
+    let shown = |change: &&FieldChange| !(several && change.field == "vip");
+    for change in service.fields.iter().filter(shown) {
         text.line(format_args!("    {}", field(change)));
     }
     for backend in &service.backends {
@@ -90,6 +94,7 @@ fn field(change: &FieldChange) -> String {
             }
         }
         "mss" => differ("mss", &bare(from), &bare(to), &mut parts),
+        "vips" => differ("vip", &lone(from), &lone(to), &mut parts),
         name => differ(name, from, to, &mut parts),
     }
     parts.join(", ")
@@ -112,6 +117,14 @@ fn bare(of: &Value) -> Value {
         Value::Object(fields) if fields.len() == 1 => {
             fields.values().next().cloned().unwrap_or_default()
         }
+        other => other.clone(),
+    }
+}
+
+/// The only one of a list.
+fn lone(of: &Value) -> Value {
+    match of {
+        Value::Array(all) if all.len() == 1 => all[0].clone(),
         other => other.clone(),
     }
 }
@@ -199,6 +212,26 @@ mod tests {
         assert!(none.contains("\n    nat_sources: others\n"), "{none}");
         let some = refused(2);
         assert!(some.contains("refused: 2 known connections, of which 2 would break"), "{some}");
+    }
+
+    /// The name that is to be comes first. What ends is said with its addresses, and one address is no other field
+    /// than several.
+    #[test]
+    fn a_service_with_another_name_and_fewer_addresses_says_both() {
+        let report = json!({ "file": "weir.toml", "changes": true, "refused": false, "settings": [],
+            "unchanged": 0, "services": [{ "name": "renamed", "was": "fn", "change": "changed",
+            "why": "connections to 10.9.1.2 end", "fields": [
+                { "field": "vip", "from": "10.9.1.2", "to": "10.9.1.3" },
+                { "field": "vips", "from": ["10.9.1.2", "10.9.1.3"], "to": ["10.9.1.3"] },
+            ], "backends": [], "connections": 24, "broken": 12 }] });
+        let said = plan(&serde_json::from_value(report).unwrap());
+        assert_eq!(
+            said.trim_end(),
+            "weir.toml would change:\n\
+             ~ service renamed, called fn until now, changed: 24 known connections, of which 12 would break\n    \
+             connections to 10.9.1.2 end\n    \
+             vip: [\"10.9.1.2\", \"10.9.1.3\"] -> 10.9.1.3"
+        );
     }
 
     #[test]

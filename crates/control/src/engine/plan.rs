@@ -2,17 +2,20 @@
 //! does (`reload.rs`), and does nothing.
 
 use super::network::may_attach;
+use super::reload::overtaken::Loss;
+use super::reload::words::GivenUp;
 use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
 use super::turn::Change;
 use super::{Engine, EngineError, pin_directory};
-use crate::config::{Api, Backend, Config, Source};
+use crate::config::{Api, Backend, Config, Service, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::LazyCell;
 use std::collections::HashMap;
 use weir_plane::Plane;
+use weir_steering::BackendId;
 
 /// What a file would change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -55,7 +58,7 @@ pub struct ServicePlan {
     pub was: Option<String>,
     /// "new", "changed", "refused" (as it would break connections) or "removed".
     pub change: String,
-    /// Why it would break connections.
+    /// Why it would break connections, or to which addresses they would end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Settings that would change.
@@ -203,7 +206,11 @@ impl<P: Plane> Engine<P> {
                 broken: Some(0),
             });
         };
-        let fields = differences(&now.configured, wanted, "service", &["backends", "name"]);
+        let mut fields = differences(&now.configured, wanted, "service", &["backends", "name"]);
+        // One address is as good a list as several.
+        if let Some(vips) = fields.iter_mut().find(|change| change.field == "vips") {
+            (vips.from, vips.to) = (addresses(&now.configured), addresses(wanted));
+        }
         let was = (now.configured.name != wanted.name).then(|| now.configured.name.clone());
         // Of many states, and so only if a backend changes, and once.
         let open = LazyCell::new(|| self.known_by_backend(now));
@@ -229,11 +236,17 @@ impl<P: Plane> Engine<P> {
             leaving = leaving.zip(connections).map(|(all, more)| all + more);
             backends.push(BackendPlan { connections, ..backend_plan("removed", &member.wanted) });
         }
-        let why = match &planned.change {
+        let breaks = match &planned.change {
             Change::Breaks(why) => Some(why.clone()),
             _ => None,
         };
-        if fields.is_empty() && backends.is_empty() && was.is_none() && why.is_none() {
+        let (loss, given_up) = (planned.loss.as_ref(), self.given_up(now, wanted));
+        let whole = breaks.is_some();
+        let refused = whole || loss.is_some();
+        let given_up_words = given_up.as_ref().map(|given_up| given_up.words.clone());
+        let why = breaks.into_iter().chain(loss.map(|loss| loss.why.clone()));
+        let why: Vec<String> = why.chain(given_up_words).collect();
+        if fields.is_empty() && backends.is_empty() && was.is_none() && why.is_empty() {
             return None;
         }
         let connections = self.count_known(now);
@@ -242,19 +255,36 @@ impl<P: Plane> Engine<P> {
         Some(ServicePlan {
             name: wanted.name.clone(),
             was,
-            change: if why.is_some() { "refused" } else { "changed" }.into(),
-            // Nobody knows how many are to an address that it gives up.
-            broken: match self.moved(now, wanted) {
-                _ if why.is_some() => connections,
-                Some(_) => None,
-                None if lists => None,
-                None => leaving,
+            change: if refused { "refused" } else { "changed" }.into(),
+            broken: if whole {
+                connections
+            } else if lists {
+                None
+            } else if loss.is_some() || given_up.is_some() {
+                self.broken_by(now, &planned.leaving, (loss, given_up))
+            } else {
+                leaving
             },
-            why,
+            why: (!why.is_empty()).then(|| why.join("; ")),
             fields,
             backends,
             connections,
         })
+    }
+
+    /// How many connections of a service break by what others take of it, what it gives up itself, and backends
+    /// that leave. None if nobody knows.
+    fn broken_by(
+        &self,
+        now: &ServiceRuntime,
+        leaving: &[BackendId],
+        (loss, given_up): (Option<&Loss>, Option<GivenUp>),
+    ) -> Option<usize> {
+        let mut gone = loss.map(|loss| loss.at.clone()).unwrap_or_default();
+        if let Some(given_up) = given_up {
+            gone.extend(given_up.at?);
+        }
+        self.count_broken(now, leaving, &gone)?.exactly()
     }
 
     fn removed<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = ServicePlan> + 'a {
@@ -273,6 +303,11 @@ impl<P: Plane> Engine<P> {
             }
         })
     }
+}
+
+/// The addresses of a service, as a list.
+fn addresses(service: &Service) -> Value {
+    serde_json::to_value(service.addresses()).unwrap_or_default()
 }
 
 fn backend_plan(change: &str, backend: &Backend) -> BackendPlan {

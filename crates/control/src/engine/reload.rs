@@ -6,6 +6,7 @@
 //! A service is known by its addresses, protocol and ports (`places.rs`): one that keeps some of them is
 //! changed under its connections, whatever else becomes of it, its name included.
 
+pub(super) mod overtaken;
 mod restore;
 pub(super) mod words;
 
@@ -22,6 +23,7 @@ use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::api::look_at_papers;
 use crate::config::{Backend, Balancer, Config, Forward, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
+use overtaken::Loss;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use tracing::info;
@@ -61,6 +63,15 @@ pub(super) struct Planned {
     pub leaving: Vec<BackendId>,
     /// Its table is to be another.
     dirty: bool,
+    /// What others take of it.
+    pub loss: Option<Loss>,
+}
+
+/// What becomes of the connections of a service.
+struct Looked {
+    change: Change,
+    /// Those that come under another service, if any may break by that.
+    loss: Option<Loss>,
 }
 
 impl Planned {
@@ -262,7 +273,7 @@ impl<P: Plane> Engine<P> {
         &self,
         config: &Config,
         how: How,
-    ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
+    ) -> Result<(Vec<Looked>, Vec<String>), EngineError> {
         let breaking = how.breaking;
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
@@ -271,7 +282,9 @@ impl<P: Plane> Engine<P> {
         // They are the same for all.
         let full_nat = config.services.iter().any(|wanted| wanted.forward.is_full_nat());
         let rules = if full_nat { self.plane.mapping_rules() } else { None };
-        for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
+        let pairs = self.pairs(&config.services);
+        let losses = self.losses(&config.services, &pairs);
+        for ((wanted, now), loss) in config.services.iter().zip(pairs).zip(losses) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
             let others = now.and_then(|now| {
@@ -298,7 +311,15 @@ impl<P: Plane> Engine<P> {
                     refused.push(self.source().place(table, field) + &what);
                 }
             }
-            changes.push(change);
+            if let Some(Loss { why, how_many, by, .. }) = &loss {
+                let what = format!("service {}: {why}; {how_many}", wanted.name);
+                if breaking {
+                    notes.push(what);
+                } else {
+                    refused.push(self.source().place(Table::Service(by), "vip") + &what);
+                }
+            }
+            changes.push(Looked { change, loss });
         }
         if !refused.is_empty() {
             return Err(unless_breaking(&refused.join("; ")));
@@ -317,7 +338,8 @@ impl<P: Plane> Engine<P> {
         let mut numbers = self.numbers();
         let mut services = Vec::new();
         let pairs = self.pairs(&config.services);
-        for ((wanted, change), now) in config.services.iter().zip(changes).zip(pairs) {
+        for ((wanted, looked), now) in config.services.iter().zip(changes).zip(pairs) {
+            let Looked { change, loss } = looked;
             if let Some(now) = now {
                 there.remove(now.configured.name.as_str());
                 notes.extend(self.moved(now, wanted));
@@ -327,6 +349,7 @@ impl<P: Plane> Engine<P> {
             }
             let most = config.limits.backends;
             let planned = self.plan_service(now, wanted, change, (&mut numbers, most), how)?;
+            let planned = Planned { loss, ..planned };
             notes.extend(now.and_then(|now| self.left_behind(now, &planned.leaving)));
             services.push(planned);
         }
@@ -387,6 +410,7 @@ impl<P: Plane> Engine<P> {
             pool: Vec::new(),
             new: Vec::new(),
             leaving: Vec::new(),
+            loss: None,
         };
         let old: &[PoolMember] = now.map_or(&[], |now| &now.pool);
         if how.start && now.is_some_and(|now| now.configured == *wanted) {

@@ -35,6 +35,7 @@ mod loads;
 mod maintenance;
 mod methods;
 mod metrics;
+mod overtaken;
 mod packing;
 mod pins;
 mod places;

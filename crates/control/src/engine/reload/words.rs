@@ -5,11 +5,19 @@ use crate::engine::Engine;
 use crate::engine::places::ports_of;
 use crate::engine::service::{PoolMember, ServiceRuntime};
 use std::collections::HashMap;
-use weir_plane::Plane;
+use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, Phase};
 
 /// Backends that are named of those that are as before commands changed them.
 const MOST_UNDONE: usize = 5;
+
+/// What a service does not listen on any more.
+pub(in crate::engine) struct GivenUp {
+    /// In words.
+    pub words: String,
+    /// All of it; none where it is a part of what the service had.
+    pub at: Option<Vec<Listen>>,
+}
 
 impl<P: Plane> Engine<P> {
     /// What there is to tell of backends that leave a service.
@@ -89,22 +97,34 @@ impl<P: Plane> Engine<P> {
     }
 
     /// What there is to tell of the addresses and ports that a service gives up.
-    pub(in crate::engine) fn moved(
+    pub(super) fn moved(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
+        let GivenUp { words, .. } = self.given_up(now, wanted)?;
+        Some(format!("service {}: {words}", wanted.name))
+    }
+
+    /// The addresses and ports that a service gives up.
+    pub(in crate::engine) fn given_up(
         &self,
         now: &ServiceRuntime,
         wanted: &Service,
-    ) -> Option<String> {
+    ) -> Option<GivenUp> {
         let (before, after) = (&now.configured, wanted);
         let addresses = after.addresses();
         let mut salts = now.salts.clone();
         salts.follow(&addresses);
-        let mut gone = Vec::new();
+        let places = before.places();
+        let (mut gone, mut at) = (Vec::new(), Some(Vec::new()));
         for vip in before.addresses().into_iter().filter(|vip| !addresses.contains(vip)) {
             let kept = now.salts.kept_of(&vip, &salts, &addresses);
             if kept.iter().any(|part| part.bits <= vip.bits) {
                 continue;
             }
             let parts: Vec<String> = kept.iter().map(ToString::to_string).collect();
+            let of_vip = places.iter().filter(|place| place.vip() == (vip.address, vip.bits));
+            at = at.filter(|_| parts.is_empty()).map(|mut all: Vec<Listen>| {
+                all.extend(of_vip);
+                all
+            });
             gone.push(match &parts[..] {
                 [] => vip.to_string(),
                 parts => format!("{vip} (but for {})", parts.join(", ")),
@@ -112,6 +132,7 @@ impl<P: Plane> Engine<P> {
         }
         let (had, has) = (ports_of(before), ports_of(after));
         if !(has.contains(had.start()) && has.contains(had.end())) {
+            at = None;
             gone.push(format!(
                 "ports {} that are not of {}",
                 before.port_text(),
@@ -119,7 +140,7 @@ impl<P: Plane> Engine<P> {
             ));
         }
         (!gone.is_empty())
-            .then(|| format!("service {}: connections to {} end", wanted.name, gone.join(", ")))
+            .then(|| GivenUp { words: format!("connections to {} end", gone.join(", ")), at })
     }
 
     /// How many connections of a service are known, without those that have ended; none if nobody knows.
@@ -178,7 +199,7 @@ pub(in crate::engine) fn breaking_in_words(count: Option<usize>) -> String {
 }
 
 /// What so many connections do, one or several; none if nobody knows how many there are.
-pub(super) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
+pub(in crate::engine) fn in_words(count: Option<usize>, one: &str, several: &str) -> String {
     match count {
         Some(1) => format!("1 known connection {one}"),
         Some(n) => format!("{n} known connections {several}"),

@@ -119,6 +119,8 @@ pub(crate) fn plain(words: String) -> String {
 pub(super) struct Problems<'a> {
     text: &'a str,
     file: &'a str,
+    /// Where files that the text names are looked for.
+    folder: &'a Path,
     /// Where each line begins.
     lines: Vec<usize>,
     /// The lines, from 1, behind which other files' texts stand, and the names of these.
@@ -131,7 +133,13 @@ impl<'a> Problems<'a> {
         let after =
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let lines = [0].into_iter().chain(after).collect();
-        Self { text, file, lines, marks: include::marks(text), list: Vec::new() }
+        let folder = super::beside(file);
+        Self { text, file, folder, lines, marks: include::marks(text), list: Vec::new() }
+    }
+
+    /// The same of a text that is called otherwise than the file in which it is to be: that one is in this folder.
+    pub(super) fn in_folder(self, folder: &'a Path) -> Self {
+        Self { folder, ..self }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -180,9 +188,9 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// The file, as it is called.
-    pub(super) fn file(&self) -> &'a Path {
-        Path::new(self.file)
+    /// Where files that the text names are looked for.
+    pub(super) fn folder(&self) -> &'a Path {
+        self.folder
     }
 
     /// The problems in the order of the file; then those in files that it names.

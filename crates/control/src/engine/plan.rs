@@ -134,12 +134,12 @@ fn as_written(api: &Api) -> Value {
 }
 
 impl<P: Plane> Engine<P> {
-    /// What a file, or a text, would change; without one, the instance's own.
+    /// What a file, or a text, would change once it is the instance's; without one, its own does.
     pub(super) fn plan_of(&self, from: Option<Source>) -> Result<PlanReport, EngineError> {
         let from = from.unwrap_or_else(|| Source::File(self.config_path.clone()));
         let config = match &from {
-            Source::File(file) => Config::load_with(file, self.told_plane)?,
-            Source::Text { name, text } => Config::parse_with(text, name, self.told_plane)?,
+            Source::File(file) => self.read_as_own(&Config::text(file)?, &from.name())?,
+            Source::Text { name, text } => self.read_as_own(text, name)?,
         };
         self.plan_to(&config, &from)
     }

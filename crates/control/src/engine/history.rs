@@ -367,7 +367,7 @@ impl<P: Plane> Engine<P> {
             Err(_) => return done.map(|said| (said, None)),
         };
         let same = self.history.current().is_some_and(|entry| entry.digest == digest(text));
-        if same && plan.as_ref().is_ok_and(|plan| !plan.changes) {
+        if same && plan.as_ref().is_ok_and(|plan| self.is_of_limits_that_stay(plan)) {
             // Whoever reloads every hour pushes nothing out of the history.
             return done.map(|said| (said, None));
         }
@@ -545,7 +545,11 @@ impl<P: Plane> Engine<P> {
                     .map(|one| format!("service {} {}", one.name, one.change))
                     .chain(plan.settings.iter().map(|one| one.field.clone()))
                     .collect();
-                let why = if edited { "the file was edited" } else { "commands have changed it" };
+                let why = match edited {
+                    true => "the file was edited",
+                    false if self.is_of_limits_that_stay(&plan) => "limits stay as they were",
+                    false => "commands have changed it",
+                };
                 Some(format!(
                     "the instance differs from {file} ({why}): {}; weir plan shows in what",
                     services.join(", ")

@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::{WEB4, WEIR, eventually, stderr, stdout};
 use serde_json::Value;
@@ -284,11 +286,11 @@ fn what_a_change_broke_is_remembered_and_a_pipe_will_do() {
     let without = format!("{before}\n[[service]]{after}");
     let mut apply = Command::new(WEIR)
         .args(["apply", "-", "--socket", balancer.socket().to_str().unwrap()])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    std::io::Write::write_all(&mut apply.stdin.take().unwrap(), without.as_bytes()).unwrap();
+    apply.stdin.take().unwrap().write_all(without.as_bytes()).unwrap();
     let output = apply.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stdout(&output));
     let report = history(&balancer);
@@ -423,4 +425,79 @@ fn history_and_audit_log_outlive_a_boot_in_a_state_directory() {
     fs::write(balancer.config(), edited).unwrap();
     let refused = common::try_command(&balancer, "reload").unwrap_err();
     assert!(refused.contains("state_dir cannot change while weir runs"), "{refused}");
+}
+
+/// Paths in a configuration go from the folder of the instance's file, wherever its text comes from: a file elsewhere,
+/// which has other lists beside it or none, the standard input, or the history.
+#[test]
+fn paths_go_from_the_folder_of_the_instances_file() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let first = fs::read_to_string(balancer.config()).unwrap();
+    let write_list = |folder: &Path, prefixes: &str| {
+        fs::create_dir_all(folder.join("lists")).unwrap();
+        fs::write(folder.join("lists/abuse.txt"), prefixes).unwrap();
+    };
+    write_list(balancer.config().parent().unwrap(), "192.0.2.0/24\n");
+    let listed = first.replacen("[[service]]", "[[service]]\ndeny_file = \"lists/abuse.txt\"", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.toml");
+    fs::write(&new, &listed).unwrap();
+    let weir = |line: &str, text: &str| {
+        let mut command = Command::new(WEIR)
+            .args(line.split(' '))
+            .arg("--socket")
+            .arg(balancer.socket())
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Who reads no standard input may be gone.
+        let _ = command.stdin.take().unwrap().write_all(text.as_bytes());
+        let output = command.wait_with_output().unwrap();
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let denied = || {
+        let status = balancer.status().unwrap();
+        let services = status["services"].as_array().unwrap();
+        services.iter().filter_map(|one| one["sources"]["deny"].as_u64()).sum::<u64>()
+    };
+    // Without a list beside the candidate, and with one that is not the instance's.
+    for other in [None, Some("192.0.2.0/24\n198.51.100.0/24\n")] {
+        if let Some(prefixes) = other {
+            write_list(folder.path(), prefixes);
+        }
+        for (file, text) in [("new.toml", ""), ("-", &*listed)] {
+            let plan = weir(&format!("plan {file}"), text);
+            assert!(plan.contains("lists"), "{file}: {plan}");
+            weir(&format!("apply {file}"), text);
+            assert_eq!(denied(), 1, "{file}");
+            let plan = weir(&format!("plan {file}"), text);
+            assert!(plan.contains("nothing would change"), "{file}: {plan}");
+            common::command(&balancer, "rollback 1");
+            assert_eq!(denied(), 0, "{file}");
+        }
+    }
+    // What the history has is in its folder, and is the instance's all the same.
+    fs::write(balancer.config(), &listed).unwrap();
+    common::command(&balancer, "reload");
+    let third = listed.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1);
+    fs::write(balancer.config(), third).unwrap();
+    common::command(&balancer, "reload");
+    let said = common::command(&balancer, "rollback");
+    assert!(said.contains("back to change"), "{said}");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), listed);
+    assert_eq!(denied(), 1);
+    // Refused is what is wrong there, by the name of the file that is there.
+    let lists = balancer.config().parent().unwrap().join("lists/abuse.txt");
+    fs::remove_file(&lists).unwrap();
+    let socket = balancer.socket();
+    let apply = ["apply", new.to_str().unwrap(), "--socket", socket.to_str().unwrap()];
+    let refused = common::weir(&apply);
+    let words = format!("deny_file: {}: ", lists.display());
+    assert!(!refused.status.success() && stderr(&refused).contains(&words), "{}", stderr(&refused));
 }

@@ -159,18 +159,26 @@ fn tracked_connections_are_not_shrunk_away() {
         let text = good.replace("tracked_flows = 6000", &format!("tracked_flows = {flows}"));
         assert_ne!(text, good);
         fs::write(balancer.config(), text).unwrap();
+        let why = format!("limits.tracked_flows cannot be lowered to {flows}: ");
+        let plan = common::command(&balancer, "plan");
+        assert!(plan.contains(&why), "beforehand: {plan}");
         common::command(&balancer, "reload");
+        let plan = common::command(&balancer, "plan");
+        let differs = format!("tracked_flows: 6000 -> {flows}");
+        assert!(plan.contains(&differs) && plan.contains(&why), "afterwards: {plan}");
+        let history = common::command(&balancer, "history");
+        let differs = "(limits stay as they were): tracked_flows";
+        assert!(history.contains(differs), "{history}");
         let warnings = balancer.status().unwrap()["warnings"].to_string();
-        assert!(
-            warnings.contains(&format!("limits.tracked_flows cannot be lowered to {flows}: ")),
-            "{warnings}"
-        );
+        assert!(warnings.contains(&why), "{warnings}");
         common::assert_unbroken(&mut held, "after the reload", &balancer);
         change_pools(&balancer, &mut held, 3);
     }
     fs::write(balancer.config(), good).unwrap();
     common::command(&balancer, "reload");
     SMALL.assert_in_force(&balancer, "as before");
+    let plan = common::command(&balancer, "plan");
+    assert!(plan.contains("nothing would change"), "{plan}");
 }
 
 /// Programs for memory of another size take seconds to load. Meanwhile the status is told, and a backend whose

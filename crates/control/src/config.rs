@@ -815,8 +815,22 @@ impl Config {
         file_name: &str,
         plane: Option<PlaneKind>,
     ) -> Result<Self, ConfigError> {
+        Self::parse_in(beside(file_name), text, file_name, plane)
+    }
+
+    /// As [`parse_with`](Self::parse_with), of a text that is to be in a file of this folder, whatever problems call
+    /// it: from there go the paths in it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_in(
+        folder: &Path,
+        text: &str,
+        file_name: &str,
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let methods: Vec<MethodId> = weir_dataplane::methods().collect();
-        Self::parse_whole(text, file_name, &methods, plane)
+        Self::parse_whole(folder, text, file_name, &methods, plane)
     }
 
     /// As [`parse`](Self::parse), for a data plane that runs these methods.
@@ -828,16 +842,17 @@ impl Config {
         file_name: &str,
         methods: &[MethodId],
     ) -> Result<Self, ConfigError> {
-        Self::parse_whole(text, file_name, methods, None)
+        Self::parse_whole(beside(file_name), text, file_name, methods, None)
     }
 
     fn parse_whole(
+        folder: &Path,
         text: &str,
         file_name: &str,
         methods: &[MethodId],
         plane: Option<PlaneKind>,
     ) -> Result<Self, ConfigError> {
-        let mut problems = error::Problems::new(text, file_name);
+        let mut problems = error::Problems::new(text, file_name).in_folder(folder);
         let resolved = written::parse(text, &mut problems)
             .and_then(|file| validate::validate(file, methods, plane, &mut problems))
             .map(resolve::resolve);
@@ -851,6 +866,11 @@ impl Config {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The folder of a file that is called so; of a text that is in none, where the process is.
+fn beside(file_name: &str) -> &Path {
+    Path::new(file_name).parent().unwrap_or(Path::new(""))
 }
 
 /// The control socket's name in the run directory.

@@ -295,6 +295,10 @@ impl Plane for LivePlane {
         Ok(())
     }
 
+    fn fits_into(&self, limits: &Limits) -> Result<(), Error> {
+        self.kernel.fits_into(limits)
+    }
+
     fn prepare_resize(&self, limits: &Limits) -> Result<Option<PrepareResize<Error>>, Error> {
         let Some(making) = self.kernel.making(limits)? else { return Ok(None) };
         Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))

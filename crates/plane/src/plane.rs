@@ -257,6 +257,15 @@ pub trait Plane: update::Plane {
     /// before then.
     fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
 
+    /// Whether what is there has room within these limits, as far as that can be told before memory is made for them.
+    /// Nothing is touched.
+    ///
+    /// # Errors
+    /// What [`resize`](Self::resize) would refuse them with.
+    fn fits_into(&self, _limits: &Limits) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Begins to resize: returns what is to be called first, on another thread since it may take seconds,
     /// while this plane goes on as usual. `None`: nothing has to change, or [`resize`](Self::resize) takes no
     /// time to speak of.

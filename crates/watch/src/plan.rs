@@ -20,6 +20,9 @@ pub fn plan(report: &PlanReport) -> String {
     for change in &report.settings {
         text.line(format_args!("  {}", field(change)));
     }
+    if let Some(why) = &report.limits_stay {
+        text.line(format_args!("  ! limits would stay as they are until another reload: {why}"));
+    }
     report.services.iter().for_each(|one| service(&mut text, one));
     if report.unchanged > 0 {
         let services = if report.unchanged == 1 {

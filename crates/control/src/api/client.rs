@@ -47,7 +47,17 @@ pub enum ClientError {
         /// Why nothing was done.
         words: String,
     },
-    /// The connection broke, or the answer is not what the API gives.
+    /// The connection broke before all was said: whoever was to answer has died, as a rule.
+    #[error("{}", broken(path, why, *changes))]
+    Gone {
+        /// Path of the socket.
+        path: PathBuf,
+        /// How it broke.
+        why: String,
+        /// Whether something was to be changed: it may be.
+        changes: bool,
+    },
+    /// The answer is not what the API gives.
     #[error("talking to weir: {0}")]
     Protocol(String),
 }
@@ -58,7 +68,7 @@ impl ClientError {
         match self {
             Self::Connect { .. } | Self::Silent { .. } => Kind::Busy,
             Self::Refused { kind, .. } => *kind,
-            Self::Protocol(_) => Kind::Failed,
+            Self::Gone { .. } | Self::Protocol(_) => Kind::Failed,
         }
     }
 }
@@ -114,6 +124,19 @@ fn silence(path: &Path, pid: Option<i32>, waited: Duration, changes: bool) -> St
         ""
     };
     format!("weir at {}{who} {what}; {mend}{rest}", path.display())
+}
+
+/// What there is to say of an instance that has gone in the middle of a request.
+fn broken(path: &Path, why: &str, changes: bool) -> String {
+    let rest = if changes {
+        ". What was asked for may be done all the same: look at weir history once it runs again"
+    } else {
+        ""
+    };
+    format!(
+        "weir at {} went away before it had answered ({why}); look at its log; packets go on without it{rest}",
+        path.display()
+    )
 }
 
 /// Whether somebody has stopped a process, by SIGSTOP or with a debugger.
@@ -188,7 +211,8 @@ impl Client {
         }
         let mut text = Vec::new();
         while let Some(frame) = self.patiently(false, body.frame()).await? {
-            let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() else { continue };
+            let frame = frame.map_err(|error| self.broke(&error, false))?;
+            let Ok(data) = frame.into_data() else { continue };
             text.extend_from_slice(&data);
             let mut begin = 0;
             while let Some(length) = text[begin..].iter().position(|byte| *byte == b'\n') {
@@ -207,7 +231,7 @@ impl Client {
     async fn all(&self, mut body: Incoming, changes: bool) -> Result<Vec<u8>, ClientError> {
         let mut bytes = Vec::new();
         while let Some(frame) = self.patiently(changes, body.frame()).await? {
-            if let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() {
+            if let Ok(data) = frame.map_err(|error| self.broke(&error, changes))?.into_data() {
                 bytes.extend_from_slice(&data);
             }
         }
@@ -273,7 +297,18 @@ impl Client {
         })?;
         let json = body.map(serde_json::to_vec).transpose().map_err(|e| odd(&e))?;
         let request = request(method, path, json.unwrap_or_default()).map_err(|e| odd(&e))?;
-        self.patiently(changes(method, path), exchange(stream, request)).await?
+        let changes = changes(method, path);
+        let answered = self.patiently(changes, exchange(stream, request)).await?;
+        answered.map_err(|error| self.broke(&error, changes))
+    }
+
+    /// Why nothing, or no more, comes by a connection.
+    fn broke(&self, error: &hyper::Error, changes: bool) -> ClientError {
+        // Somebody answers, and not as the API does.
+        if error.is_parse() {
+            return odd(error);
+        }
+        ClientError::Gone { path: self.socket.clone(), why: error.to_string(), changes }
     }
 }
 
@@ -299,11 +334,11 @@ fn request(
 async fn exchange(
     stream: UnixStream,
     request: hyper::Request<Full<Bytes>>,
-) -> Result<hyper::Response<Incoming>, ClientError> {
+) -> hyper::Result<hyper::Response<Incoming>> {
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| odd(&e))?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    sender.send_request(request).await.map_err(|e| odd(&e))
+    sender.send_request(request).await
 }
 
 fn odd(error: &dyn std::fmt::Display) -> ClientError {
@@ -351,6 +386,39 @@ mod tests {
         assert!(!ask("POST", "/v1/explain").to_string().contains("may still be done"));
         let said = ask("POST", "/v1/reload").to_string();
         assert!(said.contains("may still be done"), "{said}");
+    }
+
+    /// Whoever goes away before an answer, or in the middle of one, is said to have; of a change, that it may be done.
+    #[test]
+    fn who_goes_away_is_told_of() {
+        use std::io::{Read, Write};
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("weir.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(socket.clone());
+        let half = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"done\"";
+        let words = format!("weir at {} went away before it had answered", socket.display());
+        for (method, path, changes) in [
+            ("GET", "/v1/status", false),
+            ("POST", "/v1/plan", false),
+            ("POST", "/v1/reload", true),
+        ] {
+            for answer in ["", half] {
+                let error = std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let (mut stream, _) = listener.accept().unwrap();
+                        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                        stream.write_all(answer.as_bytes()).unwrap();
+                    });
+                    let asked = client.request::<serde_json::Value>(method, path, None::<&()>);
+                    runtime().block_on(asked).unwrap_err()
+                });
+                let said = error.to_string();
+                assert!(said.starts_with(&words), "{path}: {said}");
+                assert_eq!(said.contains("may be done all the same"), changes, "{path}: {said}");
+                assert_eq!(error.kind(), Kind::Failed);
+            }
+        }
     }
 
     #[test]

@@ -109,6 +109,7 @@ fn is_away(error: &anyhow::Error) -> bool {
             ClientError::Connect { .. }
                 | ClientError::Silent { .. }
                 | ClientError::Refused { kind: Kind::Busy, .. }
+                | ClientError::Gone { .. }
                 | ClientError::Protocol(_)
         )
     )

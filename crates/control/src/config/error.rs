@@ -115,10 +115,20 @@ pub(crate) fn plain(words: String) -> String {
     words.chars().map(of).collect()
 }
 
+/// The key that a line sets, if it sets one.
+fn key_of(line: &str) -> Option<&str> {
+    let (key, _) = line.split_once('=')?;
+    let key = key.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.\"".contains(c);
+    (!key.is_empty() && key.chars().all(plain)).then_some(key)
+}
+
 /// Collects problems and turns byte offsets into lines.
 pub(super) struct Problems<'a> {
     text: &'a str,
     file: &'a str,
+    /// Where files that the text names are looked for.
+    folder: &'a Path,
     /// Where each line begins.
     lines: Vec<usize>,
     /// The lines, from 1, behind which other files' texts stand, and the names of these.
@@ -131,7 +141,13 @@ impl<'a> Problems<'a> {
         let after =
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let lines = [0].into_iter().chain(after).collect();
-        Self { text, file, lines, marks: include::marks(text), list: Vec::new() }
+        let folder = super::beside(file);
+        Self { text, file, folder, lines, marks: include::marks(text), list: Vec::new() }
+    }
+
+    /// The same of a text that is called otherwise than the file in which it is to be: that one is in this folder.
+    pub(super) fn in_folder(self, folder: &'a Path) -> Self {
+        Self { folder, ..self }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -180,9 +196,9 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// The file, as it is called.
-    pub(super) fn file(&self) -> &'a Path {
-        Path::new(self.file)
+    /// Where files that the text names are looked for.
+    pub(super) fn folder(&self) -> &'a Path {
+        self.folder
     }
 
     /// The problems in the order of the file; then those in files that it names.
@@ -220,13 +236,30 @@ impl<'a> Problems<'a> {
             .find(|line| line.starts_with('[') && line.ends_with(']'))
     }
 
+    /// The table headers up to the line of a byte offset, the last one first: where their lines begin, and the headers
+    /// without comment.
+    pub(super) fn headers_to(&self, offset: usize) -> impl Iterator<Item = (usize, &'a str)> {
+        let text = self.text;
+        self.lines[..self.line(offset)].iter().rev().filter_map(move |begin| {
+            let line = text[*begin..].lines().next()?;
+            let header = line.split('#').next().unwrap_or(line).trim();
+            (header.starts_with('[') && header.ends_with(']')).then_some((*begin, header))
+        })
+    }
+
     /// The key on the line of a byte offset, if the line sets one.
     pub(super) fn key_at(&self, offset: usize) -> Option<&'a str> {
-        let line = self.text.lines().nth(self.line(offset) - 1)?;
-        let (key, _) = line.split_once('=')?;
-        let key = key.trim();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.\"".contains(c);
-        (!key.is_empty() && key.chars().all(plain)).then_some(key)
+        key_of(self.text.lines().nth(self.line(offset) - 1)?)
+    }
+
+    /// Where the line begins that sets the key of this one before it, in the same table.
+    pub(super) fn same_key_before(&self, offset: usize) -> Option<usize> {
+        let key = self.key_at(offset)?;
+        let before = self.lines[..self.line(offset) - 1].iter().rev();
+        let lines =
+            before.map(|begin| (*begin, self.text[*begin..].lines().next().unwrap_or_default()));
+        let mut of_table = lines.take_while(|(_, line)| !line.trim_start().starts_with('['));
+        of_table.find(|(_, line)| key_of(line) == Some(key)).map(|(begin, _)| begin)
     }
 
     fn position(&self, offset: usize) -> (usize, usize) {

@@ -92,6 +92,10 @@ fn faults_of_one_service_field() {
             "port = 80\nidle_timeout = 30",
             &["idle_timeout", "invalid type: integer `30`", "text in quotes", "such as \"30s\""],
         ),
+        (
+            "port = 80\ncheck.interval = 500",
+            &["check.interval", "text in quotes with a unit, such as \"500ms\" or \"5s\""],
+        ),
         ("port = 80\nforward = \"vxlan\"", &["forward: \"vxlan\"", "l2, ipip, gue, fou, gre"]),
         (
             "port = 80\ntunnel_port = 6080",

@@ -1,7 +1,7 @@
 //! What a service listens on: addresses and prefixes, a port, a range of ports, or any.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -32,9 +32,9 @@ pub enum VipError {
     /// The length of the prefix is none, or one of more addresses than there may be.
     #[error("is no prefix: give a length of 8 to 32 bits of IPv4, or of 16 to 128 of IPv6")]
     Length,
-    /// Bits of the address are not of the prefix.
+    /// Bits of the address are not of the prefix, which is this one.
     #[error("has bits behind the prefix")]
-    Behind,
+    Behind(Vip),
 }
 
 /// The shortest prefixes: what is shorter is more than anybody's network.
@@ -114,10 +114,16 @@ impl FromStr for Vip {
             IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
             IpAddr::V6(v6) => u128::from(v6),
         };
-        if value.checked_shl(bits.into()).unwrap_or(0) != 0 {
-            return Err(VipError::Behind);
+        let behind = u128::MAX.checked_shr(bits.into()).unwrap_or(0);
+        if value & behind == 0 {
+            return Ok(Self { address, bits });
         }
-        Ok(Self { address, bits })
+        let first = value & !behind;
+        let address = match address {
+            IpAddr::V4(_) => Ipv4Addr::from_bits((first >> 96) as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(first).into(),
+        };
+        Err(VipError::Behind(Self { address, bits }))
     }
 }
 
@@ -259,8 +265,9 @@ mod tests {
             ("10.0.0.0/", VipError::Length),
             ("0.0.0.0/0", VipError::Length),
             ("2001:db8::/8", VipError::Length),
-            ("10.0.0.1/24", VipError::Behind),
-            ("2001:db8::1/64", VipError::Behind),
+            ("10.0.0.1/24", VipError::Behind("10.0.0.0/24".parse().unwrap())),
+            ("10.9.8.7/9", VipError::Behind("10.0.0.0/9".parse().unwrap())),
+            ("2001:db8::1/64", VipError::Behind("2001:db8::/64".parse().unwrap())),
         ] {
             assert_eq!(wrong.parse::<Vip>(), Err(why), "{wrong}");
         }
@@ -374,7 +381,10 @@ port = "8000-8999""#;
                 "vip = [\"2001:db8::1\", \"2001:db8::2\"]\nport = 80",
                 "is not of the family of the vip",
             ),
-            ("vip = \"10.0.0.1/24\"\nport = 80", "has bits behind the prefix"),
+            (
+                "vip = \"10.9.16.1/24\"\nport = 80",
+                "10.9.16.1/24 has bits behind the prefix; write 10.9.16.0/24",
+            ),
             (
                 "vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nforward = \"nat\"",
                 "do not go with forward = \"nat\"",

@@ -552,13 +552,78 @@ pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<File> {
 fn report(error: &toml::de::Error, problems: &mut Problems<'_>) {
     let span = error.span().unwrap_or(0..0);
     let message = error.message().replace('\n', ", ");
+    if let Some((at, wrong, right)) = of_header(&message, span.start, problems) {
+        let field = field_at(at, problems);
+        return problems.add(at..at, field, wrong, right);
+    }
     let (wrong, mut right) = explain(&message);
     let field = field_at(span.start, problems);
     let key = problems.key_at(span.start).unwrap_or_default();
     if let Some(number) = number_of(&wrong).filter(|_| is_duration(key)) {
-        right = format!("{right} with a unit, such as \"{number}s\"");
+        right = format!("{right} with a unit, such as {}", duration_like(key, number));
+    }
+    if is_twice(&message)
+        && let Some(first) = problems.same_key_before(span.start)
+    {
+        right = format!("it is on {} already; remove one", problems.said(first, span.start));
     }
     problems.add(span, field, wrong, right);
+}
+
+/// Tables of which there may be several, each below a header of its own.
+const SEVERAL: [&str; 5] =
+    ["service", "service.backend", "service.discover", "service.quic.config", "api.client"];
+
+/// Whether a message of the TOML parser says that something is there already.
+fn is_twice(message: &str) -> bool {
+    message.starts_with("duplicate key")
+}
+
+/// The table of a header.
+fn table_of(header: &str) -> &str {
+    header.trim_matches(['[', ']']).trim()
+}
+
+/// Of a fault that lies in how a header is written: where that one begins, what is wrong, and what would be right. The
+/// parser tells of the second of two that contradict each other, whichever it is.
+fn of_header(message: &str, at: usize, problems: &Problems<'_>) -> Option<(usize, String, String)> {
+    let mut headers = problems.headers_to(at);
+    let (begin, header) = headers.next()?;
+    if problems.line(begin) != problems.line(at) {
+        return None;
+    }
+    let table = table_of(header);
+    let several = SEVERAL.contains(&table);
+    let form = if several { format!("[[{table}]]") } else { format!("[{table}]") };
+    let is_right = |header: &str| header.starts_with("[[") == several;
+    if message.starts_with("invalid type: map") || message.starts_with("invalid type: sequence") {
+        let wrong = match several {
+            true => "there may be several of these tables",
+            false => "there is one of these tables at most",
+        };
+        return (!is_right(header)).then(|| (begin, wrong.to_owned(), format!("write {form}")));
+    }
+    if !is_twice(message) {
+        return None;
+    }
+    // One of the same table: a service's check has nothing to do with that of the service before.
+    let parent = table.rsplit_once('.').map(|(parent, _)| parent);
+    let mut headers = headers.take_while(|(_, other)| Some(table_of(other)) != parent);
+    let (first, other) = headers.find(|(_, other)| table_of(other) == table)?;
+    let (typo, rest, goes) = match (is_right(header), is_right(other)) {
+        (true, false) => (first, begin, header),
+        (false, true) => (begin, first, other),
+        (true, true) => {
+            let wrong = format!("it is on {} already", problems.said(first, begin));
+            return Some((begin, wrong, "put the fields of both below one header".to_owned()));
+        }
+        (false, false) => {
+            let wrong = format!("it is on {} already", problems.said(first, begin));
+            return Some((begin, wrong, format!("write {form} in both places")));
+        }
+    };
+    let wrong = format!("does not go with {goes} on {}", problems.said(rest, typo));
+    Some((typo, wrong, format!("write {form}")))
 }
 
 /// The number that stands where there is to be something else.
@@ -590,10 +655,24 @@ const DURATIONS: [&str; 18] = [
     "withdraw_after",
 ];
 
-/// Whether a key, which may be that of a table in a table, is of a duration.
+/// Whether a key is of a duration.
 fn is_duration(key: &str) -> bool {
-    let last = key.rsplit('.').next().unwrap_or(key);
-    DURATIONS.contains(&last.trim_matches('"'))
+    DURATIONS.contains(&last_of(key))
+}
+
+/// The last part of a key, which may be that of a table in a table.
+fn last_of(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key).trim_matches('"')
+}
+
+/// How a duration is written of which somebody has given a number alone. Where nobody knows of what unit that was it is
+/// an example, and not the number.
+fn duration_like(key: &str, number: &str) -> String {
+    match last_of(key) {
+        "interval" | "timeout" => "\"500ms\" or \"5s\"".to_owned(),
+        "longest_nap" => "\"200us\"".to_owned(),
+        _ => format!("\"{number}s\""),
+    }
 }
 
 /// Splits a message of serde or of the TOML parser into what is wrong and what would be right.
@@ -625,5 +704,52 @@ fn field_at(offset: usize, problems: &Problems<'_>) -> String {
         (true, Some(key)) => key.to_owned(),
         (false, None) => header.to_owned(),
         (false, Some(key)) => format!("{header} {key}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    /// What contradicts something else is told where it stands, and with the other place.
+    #[test]
+    fn what_is_there_twice_is_told_with_both_lines() {
+        let balancer = "[balancer]\ninterfaces = [\"lo\"]\n";
+        let service = |port: u16| {
+            format!(
+                "name = \"s{port}\"\nvip = \"10.0.0.1\"\nport = {port}\n[[service.backend]]\nname = \"b\"\n\
+                 address = \"10.0.0.11\"\n"
+            )
+        };
+        let (a, b) = (service(80), service(81));
+        for (text, wanted) in [
+            (
+                format!("{balancer}[service] # a = b\n{a}[[service]]\n{b}"),
+                "weir.toml:3: [service]: does not go with [[service]] on line 10; write [[service]]",
+            ),
+            (
+                format!("{balancer}[[service]]\n{a}[service]\n{b}"),
+                "weir.toml:10: [service]: does not go with [[service]] on line 3; write [[service]]",
+            ),
+            (
+                format!("{balancer}[service]\n{a}[service]\n{b}"),
+                "weir.toml:10: [service]: it is on line 3 already; write [[service]] in both places",
+            ),
+            (
+                format!("{balancer}[service]\n{a}"),
+                "weir.toml:3: [service]: there may be several of these tables; write [[service]]",
+            ),
+            (
+                format!("{balancer}{balancer}[[service]]\n{a}"),
+                "weir.toml:3: [balancer]: it is on line 1 already; put the fields of both below one header",
+            ),
+            (
+                format!("{balancer}interfaces = [\"lo\"]\n[[service]]\n{a}"),
+                "weir.toml:3: [balancer] interfaces: duplicate key; it is on line 2 already; remove one",
+            ),
+        ] {
+            let said = Config::parse(&text, "weir.toml").unwrap_err().to_string();
+            assert_eq!(said, wanted, "{text}");
+        }
     }
 }

@@ -587,7 +587,7 @@ impl<P: Plane> Engine<P> {
         what: &'static str,
     ) -> Result<Result<String, Wanted>, EngineError> {
         self.is_expected(apply.expect)?;
-        parse(&apply.text, Path::new(&apply.file), self.told_plane)?;
+        self.read_as_own(&apply.text, &apply.file)?;
         let parts = text::split(&apply.text)?;
         let breaking = apply.break_connections;
         let there = self

@@ -337,6 +337,13 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// What a text says in the instance's file, which it is in or is to be in: paths go from that one's folder, wherever
+    /// the text comes from and whatever problems call it.
+    pub(super) fn read_as_own(&self, text: &str, name: &str) -> Result<Config, ConfigError> {
+        let folder = self.config_path.parent().unwrap_or(Path::new(""));
+        Config::parse_in(folder, text, name, self.told_plane)
+    }
+
     /// Follows a text, and remembers it; `from` is where problems of it are told.
     pub(super) fn follow_text(
         &mut self,
@@ -345,7 +352,7 @@ impl<P: Plane> Engine<P> {
         breaking: bool,
         what: &str,
     ) -> Result<(String, Option<u64>), EngineError> {
-        let config = Config::parse_with(text, &from.name(), self.told_plane)?;
+        let config = self.read_as_own(text, &from.name())?;
         let plan = self.plan_to(&config, &from);
         self.looked_at.replace(Some(from));
         let done = self.reload_as(config, breaking);
@@ -360,7 +367,7 @@ impl<P: Plane> Engine<P> {
             Err(_) => return done.map(|said| (said, None)),
         };
         let same = self.history.current().is_some_and(|entry| entry.digest == digest(text));
-        if same && plan.as_ref().is_ok_and(|plan| !plan.changes) {
+        if same && plan.as_ref().is_ok_and(|plan| self.is_of_limits_that_stay(plan)) {
             // Whoever reloads every hour pushes nothing out of the history.
             return done.map(|said| (said, None));
         }
@@ -388,7 +395,7 @@ impl<P: Plane> Engine<P> {
 
     fn would_refuse(&self, from: &Source, breaking: bool) -> Result<(), EngineError> {
         let Source::Text { name, text } = from else { return Ok(()) };
-        self.refuses(&Config::parse_with(text, name, self.told_plane)?, breaking)
+        self.refuses(&self.read_as_own(text, name)?, breaking)
     }
 
     pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
@@ -538,7 +545,11 @@ impl<P: Plane> Engine<P> {
                     .map(|one| format!("service {} {}", one.name, one.change))
                     .chain(plan.settings.iter().map(|one| one.field.clone()))
                     .collect();
-                let why = if edited { "the file was edited" } else { "commands have changed it" };
+                let why = match edited {
+                    true => "the file was edited",
+                    false if self.is_of_limits_that_stay(&plan) => "limits stay as they were",
+                    false => "commands have changed it",
+                };
                 Some(format!(
                     "the instance differs from {file} ({why}): {}; weir plan shows in what",
                     services.join(", ")

@@ -1,14 +1,14 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
 use super::{Engine, EngineError, tolerate};
-use crate::config::{Config, Service, Source, Table};
+use crate::config::{self, Config, Service, Source, Table};
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 use tracing::{error, info, warn};
 use weir_plane::forward::mapping::ORIGINS;
 use weir_plane::{Limits, Plane, mapping_places};
-use weir_steering::MethodId;
+use weir_steering::{ELEMENT_BYTES, MethodId, SEEN_WAYS};
 
 /// How often the engine looks after everything else while programs are loaded.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -70,6 +70,46 @@ impl<P: Plane> Engine<P> {
             ));
         }
         (!said.is_empty()).then(|| said.join("; "))
+    }
+
+    /// The limits in force, by the names that the file has for them: those of the configuration, but for what has stayed
+    /// as it was when that was followed.
+    pub(super) fn limits_in_force(&self) -> config::Limits {
+        let mut limits = self.config.limits.clone();
+        if self.oversize.is_none() {
+            return limits;
+        }
+        let (now, wanted) = (self.plane.limits(), self.wanted_limits(&self.config));
+        let bytes = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
+        let (table_bytes, wanted_bytes) = (bytes(now.table_bytes), bytes(wanted.table_bytes));
+        // Memory is made of pieces: what is left of one is no difference.
+        let all = [
+            (&mut limits.services, now.services, wanted.services, 1),
+            (&mut limits.backends, now.backends, wanted.backends, 1),
+            (&mut limits.pending_flows, now.pending_flows, wanted.pending_flows, 1),
+            (&mut limits.unreported_flows, now.unreported_flows, wanted.unreported_flows, 1),
+            (&mut limits.tracked_flows, now.tracked_flows, wanted.tracked_flows, 1),
+            (&mut limits.answered_flows, now.answered_flows, wanted.answered_flows, 1),
+            (&mut limits.slot_partitions, now.slot_partitions, wanted.slot_partitions, 1),
+            (&mut limits.nat_connections, now.mappings, wanted.mappings, 1),
+            (&mut limits.udp_flows, now.udp_flows, wanted.udp_flows, SEEN_WAYS as u32),
+            (&mut limits.event_ring_bytes, now.event_ring_bytes, wanted.event_ring_bytes, 1),
+            (&mut limits.table_bytes, table_bytes, wanted_bytes, ELEMENT_BYTES as u32),
+            (&mut limits.list_prefixes, now.list_prefixes, wanted.list_prefixes, 1),
+        ];
+        for (limit, now, wanted, piece) in all {
+            if now.abs_diff(wanted) >= piece {
+                *limit = now;
+            }
+        }
+        limits
+    }
+
+    /// Why limits would stay larger than a configuration wants them, if it were followed now; none if they would not, or
+    /// if that is known only then.
+    pub(super) fn too_small(&self, config: &Config, from: &Source) -> Option<String> {
+        let refused = self.plane.fits_into(&self.wanted_limits(config)).err()?;
+        Some(of_limits::<P>(from, refused).to_string())
     }
 
     /// Has all tables side by side in memory of the same size, if one has found no room in a row, though there is

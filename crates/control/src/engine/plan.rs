@@ -35,6 +35,9 @@ pub struct PlanReport {
     /// Why `weir reload` would refuse it as a whole, whatever becomes of each service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Why limits would stay larger than the file wants them, as far as that can be told beforehand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits_stay: Option<String>,
 }
 
 /// A setting that would change.
@@ -137,12 +140,12 @@ fn as_written(api: &Api) -> Value {
 }
 
 impl<P: Plane> Engine<P> {
-    /// What a file, or a text, would change; without one, the instance's own.
+    /// What a file, or a text, would change once it is the instance's; without one, its own does.
     pub(super) fn plan_of(&self, from: Option<Source>) -> Result<PlanReport, EngineError> {
         let from = from.unwrap_or_else(|| Source::File(self.config_path.clone()));
         let config = match &from {
-            Source::File(file) => Config::load_with(file, self.told_plane)?,
-            Source::Text { name, text } => Config::parse_with(text, name, self.told_plane)?,
+            Source::File(file) => self.read_as_own(&Config::text(file)?, &from.name())?,
+            Source::Text { name, text } => self.read_as_own(text, name)?,
         };
         self.plan_to(&config, &from)
     }
@@ -169,7 +172,15 @@ impl<P: Plane> Engine<P> {
         }
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, "balancer", &[]);
-        settings.extend(differences(&self.config.limits, &config.limits, "limits", &[]));
+        let limits = self.limits_beside(config);
+        // What goes, or comes into other tables, makes room that is not there yet.
+        let as_full = plan.remove.is_empty()
+            && plan.services.iter().all(|one| one.leaving.is_empty() && one.change == Change::Same);
+        let limits_stay = match limits.is_empty() || !as_full {
+            true => None,
+            false => self.too_small(config, from),
+        };
+        settings.extend(limits);
         let (api, wanted) = (as_written(&self.config.api), as_written(&config.api));
         settings.extend(differences(&api, &wanted, "api", &[]));
         let mut services: Vec<ServicePlan> =
@@ -186,7 +197,20 @@ impl<P: Plane> Engine<P> {
             services,
             unchanged,
             why,
+            limits_stay,
         })
+    }
+
+    /// In what the limits in force differ from a configuration's.
+    fn limits_beside(&self, config: &Config) -> Vec<FieldChange> {
+        differences(&self.limits_in_force(), &config.limits, "limits", &[])
+    }
+
+    /// Whether all that a plan has are limits which the configuration in force wants otherwise, too, and which have
+    /// stayed as they were.
+    pub(super) fn is_of_limits_that_stay(&self, plan: &PlanReport) -> bool {
+        let stay = self.limits_beside(&self.config);
+        plan.services.is_empty() && plan.settings.iter().all(|one| stay.contains(one))
     }
 
     /// None if nothing would change.

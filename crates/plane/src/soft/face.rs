@@ -225,9 +225,19 @@ impl Plane for Soft {
         limits.marked_flows
     }
 
+    fn fits_into(&self, limits: &Limits) -> Result<(), SoftError> {
+        let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
+        let fits = Self::table_bytes(self) <= limits.table_bytes as usize
+            && self.memory.pinned.len() <= limits.unreported_flows as usize
+            && self.places() <= limits.services as usize
+            && last <= limits.backends as usize;
+        if fits { Ok(()) } else { Err(SoftError::Full(Operation::Resize)) }
+    }
+
     /// Bounds that are set are those of the limits from now on.
     fn resize(&mut self, limits: &Limits) -> Result<(), SoftError> {
         self.ask(Operation::Resize)?;
+        self.fits_into(limits)?;
         let bounds = Bounds {
             table_bytes: limits.table_bytes as usize,
             piece: usize::MAX,
@@ -236,14 +246,6 @@ impl Plane for Soft {
             backends: limits.backends as usize,
             reports: self.bounds.reports,
         };
-        let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
-        let fits = Self::table_bytes(self) <= bounds.table_bytes
-            && self.memory.pinned.len() <= bounds.pins
-            && self.places() <= bounds.services
-            && last <= bounds.backends;
-        if !fits {
-            return Err(SoftError::Full(Operation::Resize));
-        }
         let before = self.limits.marked_flows;
         let marked_flows = if self.marks_stay { before } else { limits.marked_flows };
         (self.bounds, self.limits) = (bounds, Limits { marked_flows, ..*limits });

@@ -119,6 +119,7 @@ fn tunnels_and_where_they_begin() {
     assert_eq!(none.towards(v6, Some(v6)), (Some(v6), 0));
     for (line, word) in [
         ("tunnel_source = \"172.16.0.1/16\"", "has bits behind the prefix"),
+        ("tunnel_source = \"172.16.0.1/16\"", "write 172.16.0.0/16"),
         ("tunnel_source = \"fd00::1\"", "neither an IPv4 address nor a prefix"),
         ("tunnel_source = \"10.0.0.0/0\"", "neither an IPv4 address nor a prefix"),
         ("tunnel_source = \"224.0.0.1\"", "not the address of one host"),

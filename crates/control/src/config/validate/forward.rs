@@ -238,21 +238,25 @@ pub(super) fn source(
     let raw = raw?;
     let text = raw.get_ref();
     let (address, length) = text.split_once('/').unwrap_or((text, "32"));
-    let right = "give one such as 10.0.0.2, or a prefix such as 172.16.0.0/16";
-    let mut refuse = |wrong: String| {
+    let example = "give one such as 10.0.0.2, or a prefix such as 172.16.0.0/16";
+    let mut refuse = |wrong: String, right: &str| {
         scope.problem(raw.span(), "tunnel_source", wrong, right);
         None
     };
     let (Ok(address), Ok(length @ 1..=32)) = (address.parse::<Ipv4Addr>(), length.parse::<u8>())
     else {
-        return refuse(format!("{text:?} is neither an IPv4 address nor a prefix of /1 to /32"));
+        let wrong = format!("{text:?} is neither an IPv4 address nor a prefix of /1 to /32");
+        return refuse(wrong, example);
     };
     let spread = 32 - length;
-    if u32::from(address) & ((1 << spread) - 1) != 0 {
-        return refuse(format!("{text} has bits behind the prefix, which are the flow's"));
+    let behind = u32::from(address) & ((1 << spread) - 1);
+    if behind != 0 {
+        let meant = Ipv4Addr::from(u32::from(address) - behind);
+        let wrong = format!("{text} has bits behind the prefix, which are the flow's");
+        return refuse(wrong, &format!("write {meant}/{length}"));
     }
     if spread == 0 && !is_host(address.into()) {
-        return refuse(format!("{text} is not the address of one host"));
+        return refuse(format!("{text} is not the address of one host"), example);
     }
     Some(TunnelSource { address, spread })
 }

@@ -122,8 +122,7 @@ impl Reading<'_, '_, '_> {
 
     /// Takes the prefixes of a file, which is named beside the configuration.
     fn file(&mut self, field: &str, name: &Spanned<String>, allows: bool) {
-        let beside = self.scope.file().parent().unwrap_or(Path::new(""));
-        let path = beside.join(name.get_ref());
+        let path = self.scope.folder().join(name.get_ref());
         let text = match read(&path) {
             Ok(text) => text,
             Err((wrong, right)) => {

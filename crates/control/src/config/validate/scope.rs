@@ -63,9 +63,9 @@ impl<'p, 't> Scope<'p, 't> {
         self.problems.add_in(place, format!("{}: {field}", self.title), wrong, right);
     }
 
-    /// The file, as it is called.
-    pub(super) fn file(&self) -> &Path {
-        self.problems.file()
+    /// Where files that the configuration names are looked for.
+    pub(super) fn folder(&self) -> &Path {
+        self.problems.folder()
     }
 
     pub(super) fn span(&self) -> Range<usize> {

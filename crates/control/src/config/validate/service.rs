@@ -378,11 +378,18 @@ fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec
     for (text, span) in texts {
         let vip = match text.parse::<Vip>() {
             Ok(vip) if is_host(vip.address) => Ok(vip),
-            Ok(_) => Err(format!("{text} is not the address of one host, or a prefix of such")),
-            Err(VipError::NoAddress) => Err(format!("{text:?} is not an IP address")),
-            Err(error) => Err(format!("{text} {error}")),
+            Ok(_) => {
+                Err((format!("{text} is not the address of one host, or a prefix of such"), None))
+            }
+            Err(VipError::NoAddress) => Err((format!("{text:?} is not an IP address"), None)),
+            Err(error @ VipError::Behind(meant)) => Err((format!("{text} {error}"), Some(meant))),
+            Err(error) => Err((format!("{text} {error}"), None)),
         };
-        let vip = vip.map_err(|wrong| (wrong, format!("give one such as {example}")));
+        let right = |meant: Option<Vip>| match meant {
+            Some(meant) => format!("write {meant}"),
+            None => format!("give one such as {example}"),
+        };
+        let vip = vip.map_err(|(wrong, meant)| (wrong, right(meant)));
         let there = |vip: &Vip| all.iter().find(|other| other.contains(vip.address)).copied();
         let vip = vip.and_then(|vip| match there(&vip) {
             Some(other) if other == vip => {

@@ -3,8 +3,7 @@
 
 use super::methods::Cookied;
 use super::*;
-use crate::config::Affinity;
-use crate::config::Service;
+use crate::config::{Affinity, Service, Source};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -763,4 +762,41 @@ fn a_reload_looks_next_hops_up_at_once_only_of_what_it_changes() {
     let wanted = world.engine.config.clone();
     world.follow(&wanted).expect("it can be followed");
     assert_eq!(["a", "b"].map(|name| known(&world, name)), [3, 3]);
+}
+
+/// A limit into which what is in use does not fit stays as it was: a plan says so beforehand, and afterwards that it
+/// is not as the file has it, until it is.
+#[test]
+fn limits_that_stay_are_told_by_plans() {
+    let mut world = World::new(2);
+    let before = world.engine.config.limits.backends;
+    let wants = |world: &World, backends: u32| {
+        let mut wanted = world.engine.config.clone();
+        wanted.limits.backends = backends;
+        wanted
+    };
+    let plan = |world: &World, wanted: &Config| {
+        let from = Source::text("weir.toml", "[limits]\nbackends = 2\n");
+        world.engine.plan_to(wanted, &from).expect("it can be followed")
+    };
+    let (tiny, small) = (wants(&world, 2), wants(&world, 300));
+    let planned = plan(&world, &tiny);
+    let why = planned.limits_stay.as_deref().expect("six are in use");
+    assert!(why.starts_with("weir.toml:2: "), "{why}");
+    assert_eq!(plan(&world, &small).limits_stay, None);
+    let said = world.engine.reload_as(tiny.clone(), false).expect("all but this");
+    assert!(said.contains("limits stay as they were"), "{said}");
+    let left = plan(&world, &tiny);
+    assert!(left.changes && world.engine.is_of_limits_that_stay(&left), "{left:?}");
+    assert_eq!(left.settings, planned.settings);
+    assert_eq!((&left.settings[0].from, &left.settings[0].to), (&before.into(), &2.into()));
+    // Another difference is one, beside that.
+    let mut other = tiny;
+    other.balancer.icmp_per_second += 1;
+    assert!(!world.engine.is_of_limits_that_stay(&plan(&world, &other)));
+    // Fewer backends than there are in the file may be what the limit waits for, which nobody knows beforehand.
+    other.services.truncate(1);
+    assert_eq!(plan(&world, &other).limits_stay, None);
+    world.engine.reload_as(small.clone(), false).expect("they fit");
+    assert!(!plan(&world, &small).changes);
 }

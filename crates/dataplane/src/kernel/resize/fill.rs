@@ -12,31 +12,50 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
+use weir_plane::Limits;
 use weir_steering::{BackendId, ELEMENT_BYTES, SEEN_WAYS, ServiceId};
 
-/// Whether the numbers that are in use are within the new bounds.
+/// Whether what is in use is within the new bounds.
 pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+    let sizes = &new.sizes;
+    fits_within(old, (sizes.services, sizes.backends, sizes.pool_elements))
+}
+
+/// Whether memory of these limits, which is not made yet, would have room for what is there. Of what packets note
+/// themselves that is told of the tables that refuse nothing, and would give up what is old.
+pub(super) fn would_fit(old: &KernelPlane, limits: &Limits) -> Result<(), Error> {
+    let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64);
+    let pool = u32::try_from(pool).unwrap_or(u32::MAX);
+    fits_within(old, (limits.services, limits.backends, pool))?;
+    holds_all(&old.maps.connections, ("tracked_flows", limits.tracked_flows))?;
+    holds_all(&old.maps.answers, ("answered_flows", limits.answered_flows))
+}
+
+/// The numbers of services and of backends that are in use, and the tables, against bounds.
+fn fits_within(
+    old: &KernelPlane,
+    (services, backends, pool): (u32, u32, u32),
+) -> Result<(), Error> {
     let refuse = |limit: &'static str, wanted: u32, used: String| {
         if used.is_empty() { Ok(()) } else { Err(Error::TooSmall { limit, wanted, used }) }
     };
-    let last = old.keys.keys().copied().max().filter(|number| number.0 >= new.sizes.services);
+    let last = old.keys.keys().copied().max().filter(|number| number.0 >= services);
     let used = last.map_or(String::new(), |number| format!("service number {number} is in use"));
-    refuse("services", new.sizes.services, used)?;
-    let beyond = new.sizes.backends..old.sizes.backends;
+    refuse("services", services, used)?;
+    let beyond = backends..old.sizes.backends;
     let last = beyond
         .rev()
         .filter_map(|number| BackendId::new(number as u16))
         .find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
     let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
-    refuse("backends", new.sizes.backends, used)?;
-    fits_twice(old, new)
+    refuse("backends", backends, used)?;
+    fits_twice(old, pool)
 }
 
 /// Whether a smaller pool holds all tables, and the largest one a second time: otherwise that could not change any
 /// more.
-fn fits_twice(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+fn fits_twice(old: &KernelPlane, pool: u32) -> Result<(), Error> {
     let (sum, largest) = old.tables.elements_in_use();
-    let pool = new.sizes.pool_elements;
     if pool >= old.sizes.pool_elements || u64::from(sum) + u64::from(largest) <= u64::from(pool) {
         return Ok(());
     }

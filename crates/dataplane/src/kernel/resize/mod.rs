@@ -221,6 +221,14 @@ impl KernelPlane {
         Ok(Some(Making { moving, asked: limits, possible: self.possible(&limits) }))
     }
 
+    /// Whether what is there fits into these limits, as far as that can be told before memory is made for them.
+    ///
+    /// # Errors
+    /// [`Error::TooSmall`], or what the kernel says where it is asked what is there.
+    pub(crate) fn fits_into(&self, limits: &Limits) -> Result<(), Error> {
+        fill::would_fit(self, &self.possible(limits))
+    }
+
     /// What of these limits can be had while packets use what is there.
     fn possible(&self, limits: &Limits) -> Limits {
         let mut limits = *limits;

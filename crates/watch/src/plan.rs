@@ -20,6 +20,9 @@ pub fn plan(report: &PlanReport) -> String {
     for change in &report.settings {
         text.line(format_args!("  {}", field(change)));
     }
+    for warning in &report.warnings {
+        text.line(format_args!("  warning: {warning}"));
+    }
     report.services.iter().for_each(|one| service(&mut text, one));
     if report.unchanged > 0 {
         let services = if report.unchanged == 1 {

@@ -32,6 +32,9 @@ pub struct PlanReport {
     /// Why `weir reload` would refuse it as a whole, whatever becomes of each service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// What there is to know of it that is no reason to refuse it, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A setting that would change.
@@ -183,6 +186,7 @@ impl<P: Plane> Engine<P> {
             services,
             unchanged,
             why,
+            warnings: self.interfaces_given_up(config, false).into_iter().collect(),
         })
     }
 

@@ -34,6 +34,9 @@ fn assert_explained(balancer: &Balancer, held: &mut [Held], when: &str) {
         let service = if one.target == WEB4 { "web4" } else { "web6" };
         assert_eq!(said["service"], service);
         assert!(said["why"].as_str().is_some_and(|why| why.len() > 20), "{said}");
+        let hop = said["next_hop"].as_str().unwrap_or_default();
+        assert!(hop.contains(" by ") && said["dropped"].is_null(), "{said}");
+        assert!(["up", "draining"].contains(&said["state"].as_str().unwrap_or_default()), "{said}");
     }
 }
 

@@ -20,7 +20,7 @@ use weir_steering::{
     BackendId, Decide, Decision, Image, Note, Question, Recall, Rehearsal, ServiceId, Signals, Why,
     ask,
 };
-use weir_wire::{FlowKey, Protocol, unmap_address};
+use weir_wire::{FlowKey, Protocol, Reason, unmap_address};
 
 /// What a file begins with, and another program looks for.
 pub const FORMAT: &str = "weir snapshot 1";
@@ -213,6 +213,7 @@ impl Snapshot {
         said.method = Some(service.method.clone());
         let Some(table) = self.tables.iter().find(|table| table.service == service.name) else {
             said.why = "the service had no published table; its packets were dropped".into();
+            said.is_dropped(Reason::NoTable);
             return Ok(said);
         };
         let text = table.table.as_deref().ok_or(
@@ -350,16 +351,22 @@ fn decide(
     let decided: Decision = image.decide(&question, &mut later);
     let first = Question { signals: Signals { salt, ..Signals::FIRST }, ..question };
     let first = image.decide(&first, &mut Rehearsal::new(&pool));
-    said.asked = later.notes().iter().map(Note::to_string).collect();
+    let notes: Vec<Note> = later.notes().to_vec();
     said.generation = Some(image.header().generation);
     said.digest = Some(format!("{:016x}", image.header().digest));
     said.hash = Some(format!("{:016x}", question.hash));
     said.code = decided.row;
     said.reserved = decided.why == Why::Reserved;
-    if let Some(backend) = decided.backend.ok().and_then(|id| pool.find(id)) {
-        said.backend = Some(backend.name.clone());
-        said.address = Some(backend.address.to_string());
+    match decided.backend.map(|id| pool.find(id)) {
+        Ok(Some(backend)) => {
+            said.backend = Some(backend.name.clone());
+            said.address = Some(backend.address.to_string());
+            said.state = Some(backend.state.clone());
+        }
+        Ok(None) => {}
+        Err(reason) => said.is_dropped(reason),
     }
+    said.has_asked(&notes);
     if first.backend != decided.backend {
         let name = first.backend.ok().and_then(|id| pool.find(id));
         said.backend_if_new = name.map(|backend| backend.name.clone());

@@ -582,6 +582,10 @@ impl Plane for LivePlane {
         self.kernel.seen_flows()
     }
 
+    fn is_seen(&self, hash: u64, service: ServiceId) -> Result<bool, Error> {
+        self.kernel.is_seen(hash, service)
+    }
+
     fn next_seen_generation(&mut self) {
         self.kernel.next_seen_generation();
     }

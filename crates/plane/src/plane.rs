@@ -672,6 +672,14 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn seen_flows(&self) -> Result<SeenFlows, Self::Error>;
 
+    /// Whether a UDP flow of a service, by its hash, is among them: exactly as its next packet would find it.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn is_seen(&self, hash: u64, service: ServiceId) -> Result<bool, Self::Error> {
+        Ok(self.seen_flows()?.has(hash, service))
+    }
+
     /// Begins a new generation of the "seen recently" filter.
     fn next_seen_generation(&mut self);
 

@@ -9,7 +9,7 @@ pub use demand::{Between, Bounds, Operation, SoftError};
 use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
 use crate::caps::{Buckets, FlowCaps};
-use crate::counters::Counters;
+use crate::counters::{Counters, InterfaceCounters};
 use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Target};
 use crate::forward::nat::{End, translate, translate_both};
 use crate::forward::{Translation, Tunnel};
@@ -68,6 +68,8 @@ pub struct Soft {
     pub too_many_macs: Option<TooManyMacs>,
     /// What became of the packets so far.
     pub counters: Counters,
+    /// What became of frames by the interface that they came by, as somebody says; nobody counts that.
+    pub by_interface: Option<BTreeMap<u32, InterfaceCounters>>,
     /// Flows whose reports found no room; there always is, unless somebody says otherwise.
     pub unrecorded: u64,
     /// Why its guard goes by former services, as somebody says.

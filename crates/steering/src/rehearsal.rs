@@ -126,6 +126,11 @@ pub trait Recall<K = crate::StateKey> {
         let _ = question;
         false
     }
+    /// See [`Memory::seen_before`]. It does not count as seen. None: nobody knows, and it is taken for one that was.
+    fn seen_before(&self, question: &Question<K>) -> Option<bool> {
+        let _ = question;
+        None
+    }
     /// See [`Memory::connection`]. It does not count as used.
     fn connection(&self, question: &Question<K>) -> Option<TrackedFlow> {
         let _ = question;
@@ -225,8 +230,11 @@ impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
         self.real.is_armed(question)
     }
 
-    fn seen_before(&mut self, _: &Question<K>) -> bool {
-        self.note(Note::Seen, true)
+    fn seen_before(&mut self, question: &Question<K>) -> bool {
+        match self.real.seen_before(question) {
+            Some(seen) => self.note(Note::Seen, seen),
+            None => true,
+        }
     }
 
     fn connection(&mut self, question: &Question<K>) -> Option<TrackedFlow> {

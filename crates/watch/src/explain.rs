@@ -20,12 +20,15 @@ pub fn explanation(said: Explanation) -> String {
     lines.push(("known", asked(said.known)));
     lines.push(("pending", asked(said.pending)));
     let address = said.address.map_or_else(String::new, |address| format!(" ({address})"));
-    lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
+    let state = said.state.map_or_else(String::new, |state| format!(", {state}"));
+    lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}{state}"))));
     lines.push(("through", said.tunnel));
+    lines.push(("next hop", said.next_hop));
     lines.push(("translated", said.translation));
     lines.push(("source", said.from));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("a SYN now", said.new_flows));
+    lines.push(("dropped", said.dropped.map(|reason| format!("as {reason}"))));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));
     for (name, value) in lines {

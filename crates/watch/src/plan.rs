@@ -23,6 +23,9 @@ pub fn plan(report: &PlanReport) -> String {
     if let Some(why) = &report.limits_stay {
         text.line(format_args!("  ! limits would stay as they are until another reload: {why}"));
     }
+    for warning in &report.warnings {
+        text.line(format_args!("  warning: {warning}"));
+    }
     report.services.iter().for_each(|one| service(&mut text, one));
     if report.unchanged > 0 {
         let services = if report.unchanged == 1 {

@@ -93,15 +93,19 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
 
 /// Answers of backends under full NAT come to addresses of this host, on ports that are nobody else's.
 fn sources(config: &Config, running: &[(String, Backend)], findings: &mut Vec<Finding>) {
-    let Some(service) = config.services.iter().find(|service| service.forward.is_full_nat()) else {
-        return;
+    let services = config.services.iter().filter(|service| service.forward.is_full_nat());
+    let names: Vec<String> = services.map(|service| format!("{:?}", service.name)).collect();
+    let word = match names.len() {
+        0 => return,
+        1 => "service",
+        _ => "services",
     };
     findings.push(Finding::warn(
         "sources",
         format!(
-            "connections of service {:?} are known to this balancer alone: another one that gets their \
+            "connections of {word} {} are known to this balancer alone: another one that gets their \
              packets has no port for them, and they break",
-            service.name
+            names.join(", ")
         ),
         "let routers send each client to one balancer, or take another way to forward where that may change",
     ));

@@ -480,6 +480,15 @@ fn answers_are_forwarded_or_go_nowhere() {
     };
     assert_eq!((ask("concury"), ask("tracked")), (0, 0));
     assert!(ask("cheetah") > 0);
+    // Under full NAT all of them are named.
+    let text = CONFIG
+        .replace("port = 80", "port = 80\nforward = \"fullnat\"")
+        .replace("[\"eth0\"]", "[\"eth0\"]\nnat_sources = [\"10.0.0.2\", \"2001:db8::2\"]");
+    let mut findings = Vec::new();
+    answers::examine(&Config::parse(&text, "weir.toml").unwrap(), &[], &mut findings);
+    let alone = of(&findings, "sources");
+    let words = "connections of services \"web\", \"web6\" are known to this balancer alone";
+    assert!(alone.iter().any(|one| one.detail.contains(words)), "{findings:?}");
     let text = "port = 80\nmethod = \"cheetah\"\nanswers = \"backend\"";
     let direct = Config::parse(&CONFIG.replace("port = 80", text), "weir.toml").unwrap();
     let mut findings = Vec::new();

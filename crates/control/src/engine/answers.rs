@@ -72,6 +72,53 @@ impl<P: Plane> Engine<P> {
         })
     }
 
+    /// What there is to tell of interfaces that a configuration gives up: packets for services that come by them are the
+    /// kernel's then. Of one by which none of what was forwarded came, where that is counted, there is nothing. `start`:
+    /// as above.
+    pub(super) fn interfaces_given_up(&self, config: &Config, start: bool) -> Option<String> {
+        let new = &config.balancer.interfaces;
+        let (old, links) = self.taken_from(new, start)?;
+        // What packets do not follow breaks nothing.
+        if !self.services.values().any(|one| self.plane.table_bytes(one.number) > 0) {
+            return None;
+        }
+        let after = neigh::with_above(new, &links);
+        // Frames of a bond come by its members, whichever of them the program is said to be at.
+        let over = |link: &Interface| {
+            let bond = links.iter().find(|one| link.master == Some(one.index));
+            bond.is_some_and(|bond| after.contains(&bond.name))
+        };
+        let counted = self.plane.interfaces().unwrap_or_default();
+        let forwarded = |link: &Interface| -> Option<u64> {
+            let own = |number: u32| {
+                let member = |one: &&Interface| one.index == number;
+                let master = links.iter().find(member).and_then(|one| one.master);
+                number == link.index || master == Some(link.index)
+            };
+            let all = counted.as_ref()?.iter().filter(|(number, _)| own(**number));
+            Some(all.map(|(_, counts)| counts.forwarded).sum())
+        };
+        let given_up = links
+            .iter()
+            .filter(|link| old.contains(&link.name) && !after.contains(&link.name) && !over(link));
+        let said = given_up.filter_map(|link| match forwarded(link) {
+            Some(0) => None,
+            Some(1) => Some(format!("{}, by which 1 frame came that was forwarded", link.name)),
+            Some(many) => {
+                Some(format!("{}, by which {many} frames came that were forwarded", link.name))
+            }
+            None => Some(link.name.clone()),
+        });
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| {
+            format!(
+                "interfaces: no packets are taken any more from {}: those for services that come in there reach no \
+                 backend, and connections that come in there end",
+                said.join(", and from ")
+            )
+        })
+    }
+
     /// The interfaces that packets are taken from, if those are others, and all that there are.
     fn taken_from(&self, others: &[String], start: bool) -> Option<(Vec<String>, Vec<Interface>)> {
         let known = &self.config.balancer.interfaces;

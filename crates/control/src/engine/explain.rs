@@ -3,6 +3,8 @@
 //! Nothing is decided here: the service's method decides, over the published table and a memory
 //! that reads the data plane's, changes nothing and writes down what it was asked.
 
+mod hop;
+
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use crate::neigh;
@@ -48,6 +50,15 @@ pub struct Explanation {
     pub backend: Option<String>,
     /// Address of that backend.
     pub address: Option<String>,
+    /// State of that backend: "up", "down", "draining", "maintenance" or "backup".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Where frames for that backend go: MAC address and interface; or why that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_hop: Option<String>,
+    /// Why its packets go nowhere now, by the name of the reason; none if they do go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
     /// How packets get there, if not as they are: the tunnel, from where to where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<String>,
@@ -197,6 +208,7 @@ impl<P: Plane> Engine<P> {
         said.method = Some(service.configured.method.name().into());
         let Some(image) = self.plane.published(service.number).plane()? else {
             said.why = "the service has no published table; its packets are dropped".into();
+            said.is_dropped(Reason::NoTable);
             return Ok(said);
         };
         if self.judge(service, flow, &mut said) {
@@ -221,13 +233,15 @@ impl<P: Plane> Engine<P> {
         let signals = Signals { salt: service.salt_of(flow), ..Signals::LATER };
         let question = ask(&image, id, flow, signals, 0, &mut later);
         let echo = self.cookie(&image, flow, &question)?;
-        let question = Question { signals: signals.with_echo(echo), ..question };
+        let row = Question { signals: signals.with_echo(echo), ..question };
+        // A datagram of a flow that was not seen lately may begin one.
+        let question = Question { signals: question.signals.with_echo(echo), ..question };
         let decided = image.decide(&question, &mut later);
         let first = Signals { echo: question.signals.echo, ..Signals::FIRST };
         let first = Question { signals: first, ..question };
         let first = image.decide(&first, &mut Rehearsal::new(&real));
-        let alone = image.decide(&question, &mut Rehearsal::new(&Forgetful(&real)));
-        said.asked = later.notes().iter().map(Note::to_string).collect();
+        let alone = image.decide(&row, &mut Rehearsal::new(&Forgetful(&real)));
+        let notes: Vec<Note> = later.notes().to_vec();
         real.failure.into_inner().map_or(Ok(()), Err)?;
 
         let state = service.known(&question.key);
@@ -238,9 +252,11 @@ impl<P: Plane> Engine<P> {
         said.reserved = alone.why == Why::Reserved;
         said.known = state.is_some() || decided.why == Why::Tracked;
         said.pending = decided.why == Why::Pending;
-        if let Ok(backend) = decided.backend {
-            self.name_backend(service, backend, flow, &mut said);
+        match decided.backend {
+            Ok(backend) => self.name_backend(service, backend, flow, &mut said),
+            Err(reason) => said.is_dropped(reason),
         }
+        said.has_asked(&notes);
         if first.backend != decided.backend {
             said.backend_if_new = first.backend.ok().and_then(|id| service.name_of(id));
         }
@@ -289,6 +305,7 @@ impl<P: Plane> Engine<P> {
                 "it comes to a source of full NAT, and no connection has this port towards {from}: dropped as {}",
                 Reason::NoMapping
             );
+            said.is_dropped(Reason::NoMapping);
             return;
         };
         let client = SocketAddr::from((unmap_address(&held.flow.src), held.flow.src_port));
@@ -325,6 +342,7 @@ impl<P: Plane> Engine<P> {
                 "the service's lists deny the source; its packets are dropped as {}",
                 Reason::DeniedSource
             );
+            said.is_dropped(Reason::DeniedSource);
         }
         !allowed
     }
@@ -372,6 +390,8 @@ impl<P: Plane> Engine<P> {
         let address = member.wanted.address;
         said.backend = Some(member.wanted.name.clone());
         said.address = Some(address.to_string());
+        said.state = Some(service.state_of(member).into());
+        self.explain_hop(service, member, said);
         let known = self.plane.backend(id);
         if let Some(to) = known.and_then(|known| known.translation) {
             said.is_translated(flow, address, to.port);
@@ -445,6 +465,11 @@ impl<P: Plane> Recall for Real<'_, P> {
             protocol,
         };
         self.read(self.engine.plane.connection(&flow).plane())
+    }
+
+    fn seen_before(&self, question: &Question) -> Option<bool> {
+        let seen = self.engine.plane.is_seen(question.hash, question.service);
+        self.read(seen.plane().map(Some))
     }
 
     fn incarnation(&self, backend: BackendId) -> Option<u32> {

@@ -245,12 +245,16 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
+    /// Whether frames are taken in the network stack alone, where a program can send by anything.
+    pub(super) fn is_generic(&self) -> bool {
+        self.config.balancer.mode == XdpMode::Generic
+            || !self.attached.is_empty() && self.attached.iter().all(|one| one.generic)
+    }
+
     /// Tells the plane by which interfaces frames leave tagged, or cannot leave.
     pub(super) fn tell_devices(&mut self) -> Result<(), EngineError> {
         let Ok(links) = neigh::interfaces() else { return Ok(()) };
-        // In the network stack a program can send by anything.
-        let generic = self.config.balancer.mode == XdpMode::Generic
-            || !self.attached.is_empty() && self.attached.iter().all(|one| one.generic);
+        let generic = self.is_generic();
         let devices: Vec<Device> = links
             .iter()
             .filter_map(|link| {

@@ -38,6 +38,9 @@ pub struct PlanReport {
     /// Why limits would stay larger than the file wants them, as far as that can be told beforehand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits_stay: Option<String>,
+    /// What there is to know of it that is no reason to refuse it, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A setting that would change.
@@ -198,6 +201,7 @@ impl<P: Plane> Engine<P> {
             unchanged,
             why,
             limits_stay,
+            warnings: self.interfaces_given_up(config, false).into_iter().collect(),
         })
     }
 

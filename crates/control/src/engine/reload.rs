@@ -279,6 +279,7 @@ impl<P: Plane> Engine<P> {
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
         let mut refused = if breaking { Vec::new() } else { self.against_all(config, how.start) };
         notes.extend(self.answers_given_up(config, how.start).filter(|_| breaking));
+        notes.extend(self.interfaces_given_up(config, how.start));
         // They are the same for all.
         let full_nat = config.services.iter().any(|wanted| wanted.forward.is_full_nat());
         let rules = if full_nat { self.plane.mapping_rules() } else { None };

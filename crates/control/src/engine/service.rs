@@ -467,6 +467,18 @@ impl ServiceRuntime {
         member.wanted.backup && (!member.up || self.pool.iter().any(serves))
     }
 
+    /// What has become of a backend, in a word.
+    pub fn state_of(&self, member: &PoolMember) -> &'static str {
+        match (member.up, member.wanted.drain) {
+            (false, _) => "down",
+            (true, _) if self.away_until(member).is_some() => "maintenance",
+            (true, _) if member.is_gone() => "draining",
+            (true, true) => "draining",
+            (true, false) if self.is_spare(member) => "backup",
+            (true, false) => "up",
+        }
+    }
+
     /// What new connections meet if the checks have down every backend that could take them; `None`
     /// if one is up, or none could.
     pub fn all_down(&self) -> Option<AllDown> {

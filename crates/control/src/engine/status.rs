@@ -896,14 +896,6 @@ impl<P: Plane> Engine<P> {
             let id = service.target(member.id);
             let check = checks.binary_search_by_key(&id, |check| check.id);
             let check = check.ok().and_then(|at| checks.get(at));
-            let state = match (member.up, member.wanted.drain) {
-                (false, _) => "down",
-                (true, _) if service.away_until(member).is_some() => "maintenance",
-                (true, _) if member.is_gone() => "draining",
-                (true, true) => "draining",
-                (true, false) if service.is_spare(member) => "backup",
-                (true, false) => "up",
-            };
             backends.push(BackendStatus {
                 name: member.wanted.name.clone(),
                 number: member.id.get(),
@@ -911,7 +903,7 @@ impl<P: Plane> Engine<P> {
                 port: member.wanted.port,
                 nat_sources: member.wanted.nat_sources.clone(),
                 weight: member.wanted.weight,
-                state: state.into(),
+                state: service.state_of(member).into(),
                 maintenance: service.maintenance_of(member),
                 found_by: member.found.as_ref().map(|found| found.by.clone()),
                 leaving: member.is_gone(),

@@ -27,6 +27,7 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 mod between;
 mod discover;
+mod explain;
 mod half_open;
 mod kept;
 mod lent;

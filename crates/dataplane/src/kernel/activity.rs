@@ -229,8 +229,7 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::System`] if the filter cannot be mapped.
     pub fn seen_flows(&self) -> Result<SeenFlows, Error> {
-        let now = u64::from(self.seen_generation().load(Ordering::SeqCst));
-        let before = if now == 1 { 3 } else { now - 1 };
+        let [now, before] = self.seen_lately();
         let mut tags = Vec::new();
         let bytes = self.sizes.seen_lines as usize * SEEN_WAYS * size_of::<u64>();
         for at in (0..bytes).step_by(PART) {
@@ -241,6 +240,26 @@ impl KernelPlane {
             tags.extend(words.filter(|tag| tag & 3 == now || tag & 3 == before));
         }
         Ok(SeenFlows::new(tags.into_iter()))
+    }
+
+    /// Whether one UDP flow, by its hash, is among them.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the filter cannot be mapped.
+    pub fn is_seen(&self, hash: u64, service: ServiceId) -> Result<bool, Error> {
+        let [now, before] = self.seen_lately();
+        let tag = seen_tag(hash, service);
+        let line = weir_hash::scale((tag >> 32) as u32, self.sizes.seen_lines) as usize;
+        let ways = words_of(&self.seen, line * SEEN_WAYS, SEEN_WAYS)?;
+        let mut words =
+            (0..SEEN_WAYS).map(|way| ways.word64(way * size_of::<u64>()).load(Ordering::Relaxed));
+        Ok(words.any(|word| word & !3 == tag & !3 && (word & 3 == now || word & 3 == before)))
+    }
+
+    /// The generation of the "seen recently" filter, and the one before.
+    fn seen_lately(&self) -> [u64; 2] {
+        let now = u64::from(self.seen_generation().load(Ordering::SeqCst));
+        [now, if now == 1 { 3 } else { now - 1 }]
     }
 
     fn mark_side(&self) -> &AtomicU64 {

@@ -3,7 +3,7 @@
 use super::{Bounds, Operation, Soft, SoftError};
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
-use crate::counters::{LaneCounters, Returned};
+use crate::counters::{InterfaceCounters, LaneCounters, Returned};
 use crate::forward::MappingRules;
 use crate::forward::mapping::Mapping;
 use crate::held::{HeldCounts, held_until};
@@ -696,6 +696,10 @@ impl Plane for Soft {
         let (words, side) = (self.memory.marks.clone(), self.memory.mark_side);
         let room = words.len();
         Ok(ArmedFlows { room, has: Box::new(move |hash| is_armed(|at| words[at], side, hash)) })
+    }
+
+    fn interfaces(&self) -> Result<Option<BTreeMap<u32, InterfaceCounters>>, SoftError> {
+        Ok(self.by_interface.clone())
     }
 
     fn seen_flows(&self) -> Result<SeenFlows, SoftError> {

@@ -99,6 +99,42 @@ fn an_interface_by_which_answers_come_is_given_up_only_if_that_is_meant() {
     assert_eq!(said(&world), Vec::<String>::new());
 }
 
+/// An interface by which clients' packets came is given up with a word; which those are is known where it is counted.
+#[test]
+fn an_interface_by_which_packets_came_is_given_up_with_a_word() {
+    let mut world = World::new(1);
+    world.engine.links = links;
+    let to = |world: &World, interfaces: &[&str]| {
+        let mut config = config(&world.directory, 1);
+        config.balancer.interfaces = interfaces.iter().map(|name| (*name).to_owned()).collect();
+        config
+    };
+    let both = to(&world, &["lo", "eth1"]);
+    let said = world.engine.reload_as(both, false).expect("one more interface breaks nothing");
+    assert!(!said.contains("no packets are taken any more"), "{said}");
+
+    let without = to(&world, &["lo"]);
+    let words = "interfaces: no packets are taken any more from eth1";
+    let warnings = |world: &World| plan(world, &without).warnings.concat();
+    let said = warnings(&world);
+    assert!(said.starts_with(&format!("{words}: ")) && said.contains("connections"), "{said}");
+    let counts = |forwarded| {
+        let counts = weir_plane::InterfaceCounters { forwarded, passed: 9, dropped: 9 };
+        Some(BTreeMap::from([(7, counts)]))
+    };
+    world.engine.plane.by_interface = counts(0);
+    assert_eq!(warnings(&world), "");
+    world.engine.plane.by_interface = counts(30);
+    let words = format!("{words}, by which 30 frames came that were forwarded: ");
+    assert!(warnings(&world).starts_with(&words), "{}", warnings(&world));
+    assert!(!plan(&world, &without).refused);
+    // None came by the other one.
+    assert!(world.engine.interfaces_given_up(&to(&world, &["eth1"]), false).is_none());
+    let done = world.engine.reload_as(without.clone(), false).expect("it is not refused");
+    assert!(done.contains(&words), "{done}");
+    assert_eq!(plan(&world, &without).warnings.len(), 0);
+}
+
 /// Frames of a VLAN come through the interface below it.
 #[test]
 fn answers_in_a_vlan_come_by_the_interface_below() {

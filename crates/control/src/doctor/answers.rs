@@ -27,7 +27,7 @@ pub(super) fn examine(config: &Config, running: &[(String, Backend)], findings: 
 /// Services into whose answers the balancer writes, and whose addresses are this host's own: whoever shares a link with
 /// that address answers clients directly, and the kernel takes what comes from it for forged.
 pub(super) fn inline_here(config: &Config) -> Vec<Finding> {
-    let inline = || config.services.iter().filter(|service| service.answers_pass());
+    let inline = || config.services.iter().filter(|service| service.is_stamped_here());
     if inline().next().is_none() {
         return Vec::new();
     }

@@ -31,7 +31,7 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     };
     let all: BTreeSet<Vip> = config.services.iter().flat_map(Service::addresses).collect();
     let vips: BTreeSet<IpAddr> = all.iter().map(|vip| vip.address).collect();
-    let inline = config.services.iter().filter(|service| service.answers_pass());
+    let inline = config.services.iter().filter(|service| service.is_stamped_here());
     let inline: BTreeSet<IpAddr> = inline.flat_map(|service| service.hosts()).collect();
     for vip in &all {
         match vip.is_host() {

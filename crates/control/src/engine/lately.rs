@@ -4,7 +4,6 @@
 
 use super::Engine;
 use super::service::ServiceRuntime;
-use crate::config::Protocol;
 use std::collections::BTreeMap;
 use tracing::warn;
 use weir_plane::{LaneCounters, Plane};
@@ -165,7 +164,7 @@ impl<P: Plane> Engine<P> {
 
     fn look_for_answers(&mut self) {
         let now = self.now();
-        let numbers = self.services.values().filter(|service| is_inline(service));
+        let numbers = self.services.values().filter(|service| service.configured.is_stamped_here());
         let numbers: Vec<ServiceId> = numbers.map(|service| service.number).collect();
         self.lately.inline.retain(|number, _| numbers.contains(number));
         if numbers.is_empty() || now < self.lately.again {
@@ -174,7 +173,10 @@ impl<P: Plane> Engine<P> {
         self.lately.again = now.saturating_add(LOOK_FOR_ANSWERS_EVERY);
         let Ok(lanes) = self.plane.lanes() else { return };
         let mut begin = Vec::new();
-        for service in self.services.values().filter(|service| is_inline(service)) {
+        for service in self.services.values() {
+            if !service.configured.is_stamped_here() {
+                continue;
+            }
             let all = of_connections(service, &lanes);
             let unanswered = || Unanswered { from: all, packets: 0 };
             let known = self.lately.inline.entry(service.number).or_insert_with(unanswered);
@@ -199,7 +201,7 @@ impl<P: Plane> Engine<P> {
     fn unanswered_warning(&self, number: ServiceId) -> Option<String> {
         let packets = self.lately.inline.get(&number).map(|known| known.packets)?;
         let service = self.services.get(self.names.get(&number)?)?;
-        (packets > 0 && is_inline(service)).then(|| {
+        (packets > 0 && service.configured.is_stamped_here()).then(|| {
             format!(
                 "service {}: {packets} packets of its connections have come, and no answer of its backends passed \
                  here, into which this balancer is to write the cookies (answers = \"inline\"): without them \
@@ -210,11 +212,6 @@ impl<P: Plane> Engine<P> {
             )
         })
     }
-}
-
-/// Whether the balancer is to write cookies into the answers of a service.
-fn is_inline(service: &ServiceRuntime) -> bool {
-    service.configured.answers_pass() && service.configured.protocol == Protocol::Tcp
 }
 
 /// Packets that went to a service's backends, but for those that began something.

@@ -70,6 +70,10 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
     if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
         out::line(format_args!("warning: {warning}"));
     }
+    // Elsewhere addresses are others'.
+    for why in doctor::against_inline(&config).into_iter().filter(|_| missing.is_empty()) {
+        out::line(format_args!("warning: {why}"));
+    }
     if upgrade {
         let words = match engine::goes_on_from(&config)? {
             true => "this version goes on from what is there",

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use common::{Held, PATIENCE, WEB4, WEB6, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{DemoSpec, Goals, run_in};
 use weir_lab::topology::Topology;
-use weir_lab::{Balancer, LabSpec};
+use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
 const TIMESTAMPS: &str = "ipv4/tcp_timestamps";
 
@@ -182,4 +183,87 @@ fn clocks_wrap_under_connections() {
         // Where it goes by an echo at all, for what was sent again, one that was not restored says days.
         assert!(worst < PATIENCE.as_secs_f64() * 1e3, "{worst} ms: {times:?}");
     }
+}
+
+/// What there is room for, by the name of the limit; none where nothing needs it.
+fn room(balancer: &Balancer, limit: &str) -> Option<u64> {
+    let status = balancer.status().unwrap();
+    let all = status["room"].as_array().expect("limits");
+    let one = all.iter().find(|one| one["limit"] == limit)?;
+    one["room"].as_u64()
+}
+
+/// The table of answers goes with the last service that looks into it, whatever is left there, and keeps no other limit
+/// from its change.
+#[test]
+fn memory_of_answers_goes_with_the_last_service_that_needs_it() {
+    let _alone = common::alone();
+    let spec = LabSpec { backends: 3, topology: Topology::Inline, ..LabSpec::default() };
+    let lab = common::lab_of(spec);
+    let balancer = common::start_spec(
+        &lab,
+        BalancerSpec {
+            method: "cheetah".into(),
+            balancer_lines: "[limits]\nudp_flows = 65536\npending_flows = 50000\n".into(),
+            ..BalancerSpec::new(WEIR, 3)
+        },
+    );
+    let mut held = common::hold_both(&lab, 60);
+    common::assert_unbroken(&mut held, "at first", &balancer);
+    assert_eq!(room(&balancer, "answered_flows"), Some(262_144));
+    let udp_flows = room(&balancer, "udp_flows").expect("it is there");
+    drop(held);
+
+    let inline = fs::read_to_string(balancer.config()).unwrap();
+    let told = inline
+        .replace("method = \"cheetah\"", "method = \"cheetah\"\nanswers = \"backend\"")
+        .replace("udp_flows = 65536", "udp_flows = 262144")
+        .replace("pending_flows = 50000", "pending_flows = 30000");
+    fs::write(balancer.config(), &told).unwrap();
+    let said = common::command(&balancer, "reload --break-connections");
+    assert!(!said.contains("limits."), "{said}");
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(!warnings.contains("limits"), "{warnings}");
+    assert_eq!(room(&balancer, "answered_flows"), None, "nobody looks into it");
+    assert!(room(&balancer, "udp_flows").expect("it is there") > udp_flows);
+    assert_eq!(room(&balancer, "pending_flows"), Some(30_000));
+
+    fs::write(balancer.config(), &inline).unwrap();
+    common::command(&balancer, "reload --break-connections");
+    assert_eq!(room(&balancer, "answered_flows"), Some(262_144));
+    let mut held = common::hold_both(&lab, 30);
+    common::command_all(&balancer, |service| format!("backend drain {service} b1"));
+    common::assert_unbroken(&mut held, "with the method again", &balancer);
+}
+
+/// The balancer is to write into answers that go another way, and has the service's address: the doctor refuses that,
+/// the start and a check say it, and the status and the log say it when many packets have come.
+#[test]
+fn answers_that_go_another_way_are_missed() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+    let balancer = common::start(&lab, "cheetah", 3);
+    let words =
+        "is an address of this host, on eth0, and the balancer is to write into its answers";
+    assert!(common::log(&balancer).contains(words), "{}", common::log_tail(&balancer, 30));
+    let config = balancer.config().to_str().unwrap();
+    let checked = common::weir_in(&lab, &["check", "--config", config]);
+    assert!(common::stdout(&checked).contains(words), "{checked:?}");
+    let output = common::weir_in(&lab, &["doctor", "--config", config, "--json"]);
+    assert!(!output.status.success(), "{output:?}");
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let found = findings.iter().find(|one| {
+        one["verdict"] == "fail" && one["detail"].as_str().is_some_and(|text| text.contains(words))
+    });
+    let mend = found.expect("it fails")["mend"].as_str().expect("what to do");
+    assert!(mend.contains("answers = \"backend\"") && mend.contains("ip addr del"), "{mend}");
+
+    let mut held = common::hold(&lab, WEB4, 40);
+    let missed = "no answer of its backends passed here";
+    common::eventually("it is said", || {
+        // Some may find another backend than before: that is what it is about.
+        held.iter_mut().for_each(|one| drop(one.ask()));
+        balancer.status().unwrap()["warnings"].to_string().contains(missed)
+    });
+    assert!(common::log(&balancer).contains(missed), "{}", common::log_tail(&balancer, 30));
 }

@@ -579,6 +579,11 @@ impl Service {
         method.id().needs().timestamps && !cheetah::answered_by_backends(method.settings())
     }
 
+    /// Whether the balancer writes cookies into its answers: what is not of TCP has none.
+    pub fn is_stamped_here(&self) -> bool {
+        self.answers_pass() && self.protocol == Protocol::Tcp
+    }
+
     /// Whether its backends write cookies into the timestamps of their answers, which go past the balancer.
     pub fn is_stamped_by_backends(&self) -> bool {
         let method = &self.method;

@@ -135,6 +135,20 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
     found.collect()
 }
 
+/// Why services whose answers are to pass this host break connections on it, with what to do; nothing where the kernel
+/// forwards no packets.
+pub fn against_inline(config: &Config) -> Vec<String> {
+    if config.balancer.plane == PlaneKind::P4 {
+        return Vec::new();
+    }
+    let found = answers::inline_here(config).into_iter().filter(|one| one.verdict == Verdict::Fail);
+    let said = found.map(|one| match one.mend {
+        Some(mend) => format!("{}: {}", one.detail, mend.replace('\n', "; ")),
+        None => one.detail,
+    });
+    said.collect()
+}
+
 /// The interfaces of a configuration that this host has not: it is for another one, or `weir run` would refuse it.
 pub fn missing_interfaces(config: &Config) -> Vec<String> {
     let there = |name: &String| nix::net::if_::if_nametoindex(name.as_str()).is_ok();

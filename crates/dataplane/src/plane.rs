@@ -514,6 +514,10 @@ impl Plane for LivePlane {
         self.kernel.answered(flow)
     }
 
+    fn has_answered(&self, service: ServiceId) -> Result<Option<bool>, Error> {
+        self.kernel.has_answered(service)
+    }
+
     fn set_clock(&mut self, seconds: u32) {
         self.kernel.set_clock(seconds);
     }

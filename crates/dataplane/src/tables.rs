@@ -309,6 +309,29 @@ impl Tables {
         }
     }
 
+    /// Whether packets of any service look into the map of answers.
+    pub fn use_answers(&self) -> bool {
+        self.any(|flags, _| flags.has(Flags::ANSWERS))
+    }
+
+    /// Whether packets of any service look into the connection table, or may do so soon: while a table is being made,
+    /// that may be put there which the next one needs.
+    pub fn use_connections(&self) -> bool {
+        self.any(|flags, method| {
+            let known = method.is_none_or(|method| method.needs().connections);
+            known || flags.has(Flags::RECORD) || flags.has(Flags::PENDING)
+        })
+    }
+
+    /// Whether this is so of any published table, by its flags and its method.
+    fn any(&self, is: impl Fn(Flags, Option<MethodId>) -> bool) -> bool {
+        self.current.values().any(|number| {
+            let flags = Flags(self.flags_word(*number).load(Ordering::Acquire));
+            let header = self.header(*number);
+            is(flags, header.and_then(|header| MethodId::numbered(header.method)))
+        })
+    }
+
     /// Sets or clears flags of a service's table.
     pub fn set_flags(&self, service: ServiceId, flag: u32, on: bool) {
         if let Some(number) = self.current(service) {

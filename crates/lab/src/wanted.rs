@@ -140,6 +140,7 @@ impl Wanted {
         }
         if let Some(topology) = self.topology {
             goes_with(topology, &forward)?;
+            leads_answers(&spec, topology)?;
             spec.lab.topology = topology;
         }
         if let Some(balancers) = self.fleet {
@@ -155,6 +156,12 @@ impl Wanted {
             in_tiers(&mut spec)?;
         }
         if spec.lab.topology == Topology::Fleet {
+            if spec.balancer.service_lines.contains("answers = \"inline\"") {
+                return bad(
+                    "answers do not pass the balancers of a fleet: leave --answers out, or give --answers backend"
+                        .into(),
+                );
+            }
             in_a_fleet(&mut spec)?;
         }
         if let Some(speaker) = self.bgp {
@@ -479,6 +486,21 @@ fn goes_with(topology: Topology, forward: &str) -> Result<()> {
     Ok(())
 }
 
+/// Where the balancer is to write into answers, it is in their way; several balancers have backends that write cookies.
+fn leads_answers(spec: &DemoSpec, topology: Topology) -> Result<()> {
+    let inline = spec.lab.topology == Topology::Inline;
+    let others = [Topology::Inline, Topology::Vlan, Topology::Tiers, Topology::Fleet];
+    if !inline || others.contains(&topology) {
+        return Ok(());
+    }
+    bad(format!(
+        "in --topology {} answers do not pass the balancer, which writes the cookies of {} into them: give --answers \
+         backend, or --topology inline",
+        topology.name(),
+        spec.balancer.method
+    ))
+}
+
 /// Makes the link between the router and the backends take less than others. Long connections are to go over it; where
 /// they can only stand still that is counted apart.
 fn narrowed(spec: &mut DemoSpec, link: Link, mss: Option<u32>) -> Result<()> {
@@ -639,6 +661,34 @@ mod tests {
         assert!(
             goes_with(Topology::Routed, "gue").is_ok() && goes_with(Topology::L2, "l2").is_ok()
         );
+    }
+
+    #[test]
+    fn who_writes_into_answers_is_in_their_way() {
+        let in_network = |method: &str, answers: Option<&str>, topology| {
+            let mut spec = DemoSpec::new("weir", 5);
+            suit(&mut spec, method);
+            spec.balancer.method = method.into();
+            if let Some(answers) = answers {
+                answered_by(&mut spec, answers).map_err(|error| error.to_string())?;
+            }
+            leads_answers(&spec, topology).map_err(|error| error.to_string())
+        };
+        for method in ["cheetah", "cheetah-stateful"] {
+            for topology in [Topology::L2, Topology::Routed, Topology::Dual] {
+                for answers in [None, Some("inline")] {
+                    let refused = in_network(method, answers, topology).unwrap_err();
+                    let words = format!("in --topology {} answers do not pass", topology.name());
+                    assert!(refused.starts_with(&words), "{refused}");
+                    assert!(refused.contains("give --answers backend"), "{refused}");
+                }
+                assert_eq!(in_network(method, Some("backend"), topology), Ok(()));
+                assert_eq!(in_network("concury", None, topology), Ok(()));
+            }
+            for topology in [Topology::Inline, Topology::Vlan, Topology::Tiers, Topology::Fleet] {
+                assert_eq!(in_network(method, None, topology), Ok(()));
+            }
+        }
     }
 
     #[test]

@@ -575,6 +575,15 @@ pub trait Plane: update::Plane {
         Ok(None)
     }
 
+    /// Whether an answer has passed here of any connection of a service, of those that are remembered for that; none
+    /// if none is, or this plane does not tell.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn has_answered(&self, _service: ServiceId) -> Result<Option<bool>, Self::Error> {
+        Ok(None)
+    }
+
     /// Sets the clock by which connections by index grow old, in seconds; it never goes back.
     fn set_clock(&mut self, _seconds: u32) {}
 

@@ -12,6 +12,7 @@ use crate::neigh;
 
 /// `running`: backends that are not in the configuration, with their services' names.
 pub(super) fn examine(config: &Config, running: &[(String, Backend)], findings: &mut Vec<Finding>) {
+    findings.extend(inline_here(config));
     translated(config, findings);
     sources(config, running, findings);
     for ipv4 in [true, false] {
@@ -21,6 +22,61 @@ pub(super) fn examine(config: &Config, running: &[(String, Backend)], findings: 
             findings.push(forwarding(&service.name, ipv4, &come_in(config, ipv4), read));
         }
     }
+}
+
+/// Services into whose answers the balancer writes, and whose addresses are this host's own: whoever shares a link with
+/// that address answers clients directly, and the kernel takes what comes from it for forged.
+pub(super) fn inline_here(config: &Config) -> Vec<Finding> {
+    let inline = || config.services.iter().filter(|service| service.is_stamped_here());
+    if inline().next().is_none() {
+        return Vec::new();
+    }
+    let own = neigh::addresses().unwrap_or_default();
+    let mut findings = Vec::new();
+    for service in inline() {
+        for vip in service.hosts() {
+            let Some((index, _)) = own.iter().find(|(_, address)| *address == vip) else {
+                continue;
+            };
+            let holder = neigh::interface_by_index(*index);
+            let holder = holder.map_or_else(|_| "an interface".into(), |found| found.name);
+            let accepted = come_in(config, vip.is_ipv4()).iter().all(|name| accepts_local(name));
+            findings.push(own_address(&service.name, vip, &holder, accepted));
+        }
+    }
+    findings
+}
+
+/// `accepted`: the kernel takes packets that come from addresses of its own.
+pub(super) fn own_address(service: &str, vip: IpAddr, holder: &str, accepted: bool) -> Finding {
+    let bits = if vip.is_ipv4() { 32 } else { 128 };
+    let mend = format!(
+        "where backends answer clients directly: answers = \"backend\" in service {service:?}, and weir agent on the \
+         backends (docs/cheetah.md, Direct server return)\n\
+         else make this host the backends' router, with a route to {vip} at the clients' router, and: \
+         ip addr del {vip}/{bits} dev {holder}"
+    );
+    // IPv6 asks nothing of the kind of sources.
+    if vip.is_ipv6() || accepted {
+        return Finding::warn(
+            "answers",
+            format!(
+                "{vip} of service {service:?} is on {holder} here, and the balancer writes into its answers \
+                 (answers = \"inline\"): that works only where they all pass here, as this host is the backends' router"
+            ),
+            mend,
+        );
+    }
+    Finding::fail(
+        "answers",
+        format!(
+            "{vip} of service {service:?} is an address of this host, on {holder}, and the balancer is to write into \
+             its answers (answers = \"inline\"): those that pass here are dropped by the kernel, which takes them for \
+             forged, and those of backends that answer clients directly have no cookies, so that a change of the pool \
+             breaks their connections"
+        ),
+        mend,
+    )
 }
 
 /// The interfaces by which answers of a family's backends come in, as far as routes tell; else all of the balancer's.

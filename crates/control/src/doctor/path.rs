@@ -31,10 +31,19 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     };
     let all: BTreeSet<Vip> = config.services.iter().flat_map(Service::addresses).collect();
     let vips: BTreeSet<IpAddr> = all.iter().map(|vip| vip.address).collect();
+    let inline = config.services.iter().filter(|service| service.is_stamped_here());
+    let inline: BTreeSet<IpAddr> = inline.flat_map(|service| service.hosts()).collect();
     for vip in &all {
         match vip.is_host() {
             // There the host is to have no service's address, and what is in the way is told with the switch.
             true if config.balancer.plane == PlaneKind::P4 => {}
+            // Nor where answers pass, and are told of if it has.
+            true if inline.contains(&vip.address) => {
+                if !own.iter().any(|(_, address)| *address == vip.address) {
+                    let said = format!("{} is taken where a router sends it here", vip.address);
+                    findings.push(Finding::ok("vip", said));
+                }
+            }
             true => findings.push(local(vip.address, &own, config)),
             false => findings.push(prefix(vip, &own)),
         }

@@ -496,6 +496,38 @@ fn answers_are_forwarded_or_go_nowhere() {
     assert_eq!(findings.len(), 0, "its answers do not pass");
 }
 
+/// The balancer writes into answers, and has the service's address: its kernel forwards none of them.
+#[test]
+fn an_address_of_this_host_is_in_the_way_of_answers() {
+    let of = |method: &str, vip: &str| {
+        let text = CONFIG.replace("port = 80", &format!("port = 80\n{method}"));
+        let mut config = Config::parse(&text, "weir.toml").unwrap();
+        for service in &mut config.services {
+            service.vip = vip.parse().unwrap();
+            service.vips.clear();
+        }
+        config
+    };
+    let found = answers::inline_here(&of("method = \"cheetah\"", "127.0.0.1"));
+    // Who accepts packets from its own addresses hears the same, less loudly.
+    assert!(!found.is_empty() && found.iter().all(|one| one.verdict != Verdict::Ok), "{found:?}");
+    assert!(answers::inline_here(&of("method = \"cheetah\"", "192.0.2.77")).is_empty());
+    let told = "method = \"cheetah\"\nanswers = \"backend\"";
+    assert!(answers::inline_here(&of(told, "127.0.0.1")).is_empty());
+    assert!(answers::inline_here(&of("method = \"tracked\"", "127.0.0.1")).is_empty());
+
+    let [v4, v6]: [IpAddr; 2] = ["10.0.0.1", "2001:db8::1"].map(|vip| vip.parse().unwrap());
+    let found = answers::own_address("web", v4, "eth0", false);
+    assert_eq!(found.verdict, Verdict::Fail);
+    assert!(found.detail.starts_with("10.0.0.1 of service \"web\" is an address of this host"));
+    let mend = found.mend.unwrap_or_default();
+    assert!(mend.contains("answers = \"backend\" in service \"web\""), "{mend}");
+    assert!(mend.ends_with("ip addr del 10.0.0.1/32 dev eth0"), "{mend}");
+    for (vip, accepted) in [(v4, true), (v6, false)] {
+        assert_eq!(answers::own_address("web", vip, "eth0", accepted).verdict, Verdict::Warn);
+    }
+}
+
 /// What a file does not name is taken from the instance, but for what leaves.
 #[test]
 fn backends_that_run_beside_the_file_are_looked_at_too() {

@@ -24,34 +24,58 @@ impl<P: Plane> Engine<P> {
         self.resize(&self.wanted_limits(config).or_larger(&now))
     }
 
-    /// Gives back what the configuration, which has been applied, does not want. Where something in
-    /// use does not fit, all sizes stay, with a warning, until the next reload or start.
+    /// Gives back what the configuration, which has been applied, does not want. A limit that something in use does
+    /// not fit stays, with a warning, and keeps none of the others from its change; the next reload or start tries
+    /// it again. What the file does not ask for is kept without a word.
     pub(super) fn fit(&mut self, config: &Config) {
         for service in self.services.values_mut() {
             service.set_room(&config.limits);
         }
-        let wanted = self.wanted_limits(config);
-        let fitted = self.drain_reports().and_then(|()| self.resize(&wanted));
-        self.oversize = match fitted {
-            Err(error) => {
+        let asked = self.wanted_limits(config);
+        let unasked = unasked(config, &asked);
+        let mut wanted = asked;
+        let mut said = Vec::new();
+        let failed = loop {
+            let fitted = self.drain_reports().map_err(Refused::from);
+            let Err(Refused { limit, error }) = fitted.and_then(|()| self.resized(&wanted)) else {
+                break false;
+            };
+            // One after the other; none of them twice.
+            let now = self.plane.limits();
+            let Some(limit) = limit.filter(|limit| keep(&mut wanted, &now, limit)) else {
                 warn!(%error, "limits stay as they were");
-                Some(format!("limits stay as they were until the next reload: {error}"))
+                said.push(format!(
+                    "limits stay as they were, and are tried again at the next reload or start: {error}"
+                ));
+                break true;
+            };
+            if unasked.contains(&limit) {
+                info!(limit, %error, "memory that no service needs keeps its size");
+                continue;
             }
-            Ok(()) => self.kept(&wanted),
+            warn!(%error, "this limit stays as it was");
+            said.push(format!(
+                "{error}; it stays as it was, and the next reload or start tries it again"
+            ));
         };
+        if !failed {
+            said.extend(self.kept(&asked, &unasked));
+        }
+        self.oversize = (!said.is_empty()).then(|| said.join("; "));
         // By other limits, or in other memory.
         tolerate("count connections by prefix", self.count_held());
     }
 
     /// What keeps its size while packets use it, against what the file wants.
-    fn kept(&self, wanted: &Limits) -> Option<String> {
+    fn kept(&self, wanted: &Limits, unasked: &[&str]) -> Option<String> {
         let now = self.plane.limits();
         let mut said = Vec::new();
         let kept = [
             ("nat_connections", now.mappings != wanted.mappings),
             ("slot_partitions", now.slot_partitions != wanted.slot_partitions),
         ];
-        let kept: Vec<&str> = kept.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+        let kept = kept.iter().filter(|(name, is)| *is && !unasked.contains(name));
+        let kept: Vec<&str> = kept.map(|(name, _)| *name).collect();
         if !kept.is_empty() {
             let kept = kept.join(" and ");
             warn!(limits = kept, "they keep their size, as connections are in that memory");
@@ -79,7 +103,10 @@ impl<P: Plane> Engine<P> {
         if self.oversize.is_none() {
             return limits;
         }
-        let (now, wanted) = (self.plane.limits(), self.wanted_limits(&self.config));
+        let (now, mut wanted) = (self.plane.limits(), self.wanted_limits(&self.config));
+        for limit in unasked(&self.config, &wanted) {
+            keep(&mut wanted, &now, limit);
+        }
         let bytes = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         let (table_bytes, wanted_bytes) = (bytes(now.table_bytes), bytes(wanted.table_bytes));
         // Memory is made of pieces: what is left of one is no difference.
@@ -108,7 +135,11 @@ impl<P: Plane> Engine<P> {
     /// Why limits would stay larger than a configuration wants them, if it were followed now; none if they would not, or
     /// if that is known only then.
     pub(super) fn too_small(&self, config: &Config, from: &Source) -> Option<String> {
-        let refused = self.plane.fits_into(&self.wanted_limits(config)).err()?;
+        let wanted = self.wanted_limits(config);
+        let refused = self.plane.fits_into(&wanted).err()?;
+        if P::limit_of(&refused).is_some_and(|limit| unasked(config, &wanted).contains(&limit)) {
+            return None;
+        }
         Some(of_limits::<P>(from, refused).to_string())
     }
 
@@ -203,6 +234,10 @@ impl<P: Plane> Engine<P> {
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
+        self.resized(limits).map_err(|refused| refused.error)
+    }
+
+    fn resized(&mut self, limits: &Limits) -> Result<(), Refused> {
         let before = self.plane.limits();
         if before == *limits {
             return Ok(());
@@ -211,13 +246,14 @@ impl<P: Plane> Engine<P> {
         let beyond =
             (limits.backends < before.backends).then(|| self.holder_beyond(limits.backends));
         let refused = |error: P::Error| {
-            let of_backends = P::limit_of(&error) == Some("backends");
-            match (of_limits::<P>(&from, error), &beyond) {
-                (EngineError::Limit { place, source }, Some(who)) if of_backends => {
+            let limit = P::limit_of(&error);
+            let error = match (of_limits::<P>(&from, error), &beyond) {
+                (EngineError::Limit { place, source }, Some(who)) if limit == Some("backends") => {
                     EngineError::Limit { place, source: format!("{source}: {who}").into() }
                 }
                 (error, _) => error,
-            }
+            };
+            Refused { limit, error }
         };
         // At a start nobody waits, and reports have to wait until it is known what they are about.
         let running = self.urgent.is_some();
@@ -264,6 +300,41 @@ impl<P: Plane> Engine<P> {
     }
 }
 
+/// Limits that cannot be had.
+struct Refused {
+    /// Which of them, by its name in the file, if it is one.
+    limit: Option<&'static str>,
+    error: EngineError,
+}
+
+impl From<EngineError> for Refused {
+    fn from(error: EngineError) -> Self {
+        Self { limit: None, error }
+    }
+}
+
+/// Lets a limit stay as it is now. Returns whether it was to change.
+fn keep(limits: &mut Limits, now: &Limits, limit: &str) -> bool {
+    let before = *limits;
+    match limit {
+        "services" => limits.services = now.services,
+        "table_bytes" => limits.table_bytes = now.table_bytes,
+        // The translations are of as many.
+        "backends" => (limits.backends, limits.translations) = (now.backends, now.translations),
+        "pending_flows" => limits.pending_flows = now.pending_flows,
+        "unreported_flows" => limits.unreported_flows = now.unreported_flows,
+        "tracked_flows" => limits.tracked_flows = now.tracked_flows,
+        "answered_flows" => limits.answered_flows = now.answered_flows,
+        "slot_partitions" => limits.slot_partitions = now.slot_partitions,
+        "nat_connections" => limits.mappings = now.mappings,
+        "udp_flows" => limits.udp_flows = now.udp_flows,
+        "event_ring_bytes" => limits.event_ring_bytes = now.event_ring_bytes,
+        "list_prefixes" => limits.list_prefixes = now.list_prefixes,
+        _ => {}
+    }
+    *limits != before
+}
+
 /// What a plane says; with the place in the file, if it is about one of its limits.
 pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError {
     match P::limit_of(&error) {
@@ -274,6 +345,19 @@ pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError
         None if P::is_busy(&error) => EngineError::Busy(Box::new(error)),
         None => EngineError::Plane(Box::new(error)),
     }
+}
+
+/// Limits that no service of a configuration needs, whatever the file says of them.
+fn unasked(config: &Config, wanted: &Limits) -> Vec<&'static str> {
+    let any = |needs: fn(&Service) -> bool| config.services.iter().any(needs);
+    let needed = [
+        ("answered_flows", any(Service::answers_pass)),
+        ("slot_partitions", any(|service| service.method.id() == MethodId::CheetahStateful)),
+        ("nat_connections", any(|service| service.forward.is_full_nat())),
+        // Commands make lists, too.
+        ("list_prefixes", wanted.list_prefixes > 1),
+    ];
+    needed.into_iter().filter(|(_, needed)| !needed).map(|(limit, _)| limit).collect()
 }
 
 /// What the file wants.

@@ -27,6 +27,7 @@ mod held;
 mod history;
 mod holder;
 mod kept;
+mod lately;
 mod lent;
 mod limits;
 mod lines;
@@ -36,7 +37,6 @@ mod maintenance;
 mod marks;
 mod network;
 mod numbers;
-mod pending_full;
 mod pins;
 mod places;
 mod plan;
@@ -245,7 +245,7 @@ pub struct Engine<P: Plane = LivePlane> {
     unmarked: u32,
     /// Flows that nobody was told of.
     unrecorded: unrecorded::Unrecorded,
-    pending_full: pending_full::Refused,
+    lately: lately::Lately,
     /// What is in force instead of the file, which the start would have refused.
     instead: Option<Instead>,
     /// Why the file was refused when a signal had it read last.
@@ -619,7 +619,7 @@ impl<P: Plane> Engine<P> {
             oversize: None,
             unmarked: 0,
             unrecorded: unrecorded::Unrecorded::new(run_dir),
-            pending_full: pending_full::Refused::default(),
+            lately: lately::Lately::default(),
             instead: found.instead,
             unfollowed: None,
             unsaved: None,
@@ -824,7 +824,7 @@ impl<P: Plane> Engine<P> {
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
             self.look_at_unrecorded();
-            self.look_at_pending_full();
+            self.look_lately();
             self.lines.say_rest();
             tolerate("fold pending flows", self.fold_pending());
             tolerate("clear away services that are gone", self.clear_gone());

@@ -239,7 +239,7 @@ impl<P: Plane> Engine<P> {
     /// If the configuration contradicts what is in force, or something cannot be prepared or written
     /// down: nothing has changed then.
     pub(super) fn follow(&mut self, config: &Config, how: How) -> Result<Followed, EngineError> {
-        let (plan, notes) = self.plan(config, how)?;
+        let (plan, mut notes) = self.plan(config, how)?;
         let mut prepared = Prepared::default();
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
             match self.write_plan_down(&plan, &prepared) {
@@ -264,6 +264,7 @@ impl<P: Plane> Engine<P> {
             return Err(if how.start { error } else { error.of_undone() });
         }
         let failures = self.switch(plan, prepared, config, how);
+        notes.extend(crate::doctor::against_inline(config));
         Ok(Followed { failures, notes })
     }
 

@@ -566,23 +566,6 @@ pub struct OutcomeStatus {
     pub dropped: u64,
 }
 
-/// What an operator should know if backends write no cookies that should.
-fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
-    let of = |service: &ServiceStatus| {
-        let bare = service.backends.iter().filter(|backend| backend.bare);
-        bare.map(|backend| format!("{}/{}", service.name, backend.name)).collect::<Vec<_>>()
-    };
-    let backends = services.iter().flat_map(of).collect::<Vec<_>>().join(", ");
-    (packets > 0).then(|| {
-        format!(
-            "{packets} packets of services with answers = \"backend\" did not have the cookie that \
-             their backend was told ({backends}): it runs no `weir agent`, or has lost its memory, or \
-             somebody forges. Its flows are looked up in the connection table, which costs these \
-             services a look-up for each packet; limits.tracked_flows must hold those that are open"
-        )
-    })
-}
-
 impl ServiceStatus {
     /// The addresses in words.
     pub fn address_text(&self) -> String {
@@ -716,7 +699,8 @@ impl<P: Plane> Engine<P> {
                 .chain(self.pool_warnings())
                 .chain(self.answers_past())
                 .chain(discover::warnings(&services))
-                .chain(bare_warning(self.plane.bare(), &services))
+                .chain(self.bare_warning())
+                .chain(self.unanswered_warnings())
                 .chain(held)
                 .chain(self.following.trouble())
                 .chain(nat)

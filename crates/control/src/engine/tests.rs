@@ -30,6 +30,7 @@ mod discover;
 mod explain;
 mod half_open;
 mod kept;
+mod lately;
 mod lent;
 mod lines;
 mod loads;
@@ -864,7 +865,8 @@ fn limits_follow_the_file_or_stay() {
         config.limits.backends = backends;
         config
     };
-    let (large, small, tiny) = (wants(5000), wants(300), wants(2));
+    let (large, small, mut tiny) = (wants(5000), wants(300), wants(2));
+    (tiny.limits.udp_flows, tiny.limits.tracked_flows) = (1 << 10, 1 << 20);
 
     world.engine.plane.refuse(Operation::Resize);
     let refused = world.engine.grow(&large).expect_err("on demand").to_string();
@@ -881,9 +883,12 @@ fn limits_follow_the_file_or_stay() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 
     world.engine.fit(&tiny);
-    assert_eq!(world.engine.plane.limits().backends, 300);
+    let now = world.engine.plane.limits();
+    // What does not fit keeps nothing else from its change.
+    assert_eq!((now.backends, now.udp_flows, now.tracked_flows), (300, 1 << 10, 1 << 20));
     let warnings = world.warnings().join(" ");
-    assert!(warnings.contains("limits stay as they were"), "{warnings}");
+    assert!(warnings.contains("it stays as it was, and the next reload or start"), "{warnings}");
+    assert!(!warnings.contains("limits stay as they were"), "{warnings}");
     assert!(warnings.contains("weir.toml:"), "the place of limits.backends: {warnings}");
     assert!(warnings.contains(" has it for as long as it is there"), "what frees it: {warnings}");
     world.engine.fit(&small);

@@ -4,10 +4,11 @@ use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
-use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_ENDED, TRACKED_OPEN};
+use crate::numbers::{ANSWER_STARTED, ECHOES_BARE, ECHOES_OWN, TRACKED_ENDED, TRACKED_OPEN};
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_plane::{Listen, ReadConnections, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
@@ -403,6 +404,28 @@ impl KernelPlane {
             .lookup(key.bytes(), MapFlags::ANY)
             .context(|| "look up the timestamps of a connection".into())?;
         Ok(found.map(|value| types::answer::from_slice(&value).number))
+    }
+
+    /// Whether a timestamp of a backend was seen of any connection of a service whose answers are to pass here; none
+    /// if there is no such connection. Reads until it has found one.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn has_answered(&self, service: ServiceId) -> Result<Option<bool>, Error> {
+        let ours = self.ours(service);
+        let mut found = None;
+        entries::each(&self.maps.answers, |flow, entry| {
+            let flow = types::flow_key::from_slice(flow);
+            if Protocol::from_number(flow.protocol as u8).is_none()
+                || !ours.are(&to_flow(&flow), flow.ports)
+            {
+                return ControlFlow::Continue(());
+            }
+            let started = types::answer::from_slice(entry).flags & ANSWER_STARTED != 0;
+            found = Some(started);
+            if started { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found)
     }
 }
 

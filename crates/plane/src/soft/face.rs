@@ -621,6 +621,12 @@ impl Plane for Soft {
         Ok(known)
     }
 
+    fn has_answered(&self, service: ServiceId) -> Result<Option<bool>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let ours = self.memory.answers.iter().filter(|(state, _)| state.service == service);
+        Ok(ours.map(|(_, known)| known.is_answered()).max())
+    }
+
     fn set_clock(&mut self, seconds: u32) {
         self.memory.now = seconds;
     }

@@ -28,7 +28,7 @@ fn listen(service: &mut Service, vips: &[&str], port: Option<u16>) {
 }
 
 impl World {
-    fn connect(&mut self, host: &str, clients: std::ops::Range<u16>) {
+    fn begin_at(&mut self, host: &str, clients: std::ops::Range<u16>) {
         for client in clients {
             let flow = flow_to(host, client);
             let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
@@ -78,7 +78,7 @@ impl World {
 fn a_more_exact_service_breaks_no_connection_unasked() {
     for method in ["concury", "tracked", "residue", "ecmp"] {
         let mut world = world(&format!("method = {method:?}"), &["10.0.0.1"]);
-        world.connect("10.0.0.1", 0..20);
+        world.begin_at("10.0.0.1", 0..20);
         let wanted = world.with_own(&["10.0.0.1"], Some(80));
         // Who has no states knows of no connection.
         let known = (method != "ecmp").then_some(20);
@@ -107,7 +107,7 @@ fn a_more_exact_service_breaks_no_connection_unasked() {
 #[test]
 fn a_start_refuses_it_as_well() {
     let mut world = world("", &["10.0.0.1"]);
-    world.connect("10.0.0.1", 0..20);
+    world.begin_at("10.0.0.1", 0..20);
     let wanted = world.with_own(&["10.0.0.1"], Some(80));
     let World { mut engine, live: _, directory: _directory } = world;
     engine.save().expect("it can be kept");
@@ -128,7 +128,7 @@ fn connections_to_a_part_of_a_prefix_are_counted() {
         let mut world = world(&format!("method = {method:?}"), &["10.3.0.0/24"]);
         let hosts = ["10.3.0.0", "10.3.0.9", "10.3.0.130"];
         for host in hosts {
-            world.connect(host, 0..9);
+            world.begin_at(host, 0..9);
         }
         let part = world.with_own(&["10.3.0.128/25"], Some(80));
         let (known, broken) = world.refused(&part, "up to ");
@@ -157,8 +157,8 @@ fn a_plan_says_to_which_addresses_connections_end() {
         let mut wanted = world.engine.config.clone();
         listen(&mut wanted.services[0], &["10.0.0.7", "10.0.0.8"], Some(80));
         world.engine.reload_as(wanted, true).expect("it was asked for");
-        world.connect("10.0.0.7", 0..12);
-        world.connect("10.0.0.8", 0..5);
+        world.begin_at("10.0.0.7", 0..12);
+        world.begin_at("10.0.0.8", 0..5);
         let mut wanted = world.with_own(&["10.0.0.8"], Some(80));
         listen(&mut wanted.services[0], &["10.0.0.7"], Some(80));
         let report = world.plan_to(&wanted);

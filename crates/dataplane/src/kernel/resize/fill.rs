@@ -92,6 +92,9 @@ pub(super) fn fill(
                 let limit = ("pending_flows", new.maps.pending.max_entries());
                 carry(&old.maps.pending, &new.maps.pending, limit)?;
             }
+            // Such maps give nothing up by themselves: what no service looks for any more stays behind.
+            "connections" if !old.tables.use_connections() => {}
+            "answers" if !old.tables.use_answers() => {}
             "connections" => {
                 let limit = ("tracked_flows", new.maps.connections.max_entries());
                 holds_all(&old.maps.connections, limit)?;

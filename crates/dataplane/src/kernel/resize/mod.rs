@@ -244,9 +244,14 @@ impl KernelPlane {
         }
         // What flows of another layout were carried into may be larger by what processors keep free: as long as they
         // need that, it keeps nothing else from its change.
+        // What nobody looks into has nothing to keep.
         let (connections, answers) = (&self.maps.connections, &self.maps.answers);
-        limits.tracked_flows = fill::with_spare_kept(connections, limits.tracked_flows);
-        limits.answered_flows = fill::with_spare_kept(answers, limits.answered_flows);
+        if self.tables.use_connections() {
+            limits.tracked_flows = fill::with_spare_kept(connections, limits.tracked_flows);
+        }
+        if self.tables.use_answers() {
+            limits.answered_flows = fill::with_spare_kept(answers, limits.answered_flows);
+        }
         limits
     }
 

@@ -46,6 +46,11 @@ impl Answered {
         (!self.ended).then_some(self.number)
     }
 
+    /// Whether an answer with a timestamp of the backend has passed.
+    pub fn is_answered(&self) -> bool {
+        self.repair.is_some()
+    }
+
     /// An end has sent FIN or RST. Returns whether it counts no more among the open connections.
     pub fn end(&mut self) -> bool {
         self.ended = true;

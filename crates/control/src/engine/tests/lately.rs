@@ -1,0 +1,79 @@
+//! Warnings of packets: they come with their cause, and go with it.
+
+use super::*;
+use weir_steering::cheetah::Answered;
+
+fn about(world: &World, words: &str) -> Vec<String> {
+    world.warnings().into_iter().filter(|said| said.contains(words)).collect()
+}
+
+/// Packets without the cookie that their backend was told: of services that have `answers = "backend"` now, and since
+/// lately.
+#[test]
+fn missing_cookies_are_told_of_where_backends_are_to_write_them_and_only_lately() {
+    const WORDS: &str = "did not have the cookie that their backend was told";
+    let told = "method = \"cheetah\"\nanswers = \"backend\"";
+    let mut world = World::with(1, told);
+    let id = world.engine.services["a"].member("b1").expect("there").id;
+    let more = |world: &mut World, packets: u32| {
+        let memory = &mut world.engine.plane.memory;
+        memory.bare += packets;
+        memory.echoes.entry(id).or_default().bare = true;
+        world.upkeep_later();
+    };
+    more(&mut world, 30);
+    let said = about(&world, WORDS);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("30 packets") && said[0].contains("(a/b1)"), "{said:?}");
+    assert!(said[0].contains("beside --vip it needs --service"), "{said:?}");
+    world.engine.ahead += 60;
+    more(&mut world, 12);
+    assert!(about(&world, WORDS)[0].starts_with("42 packets"), "{:?}", world.warnings());
+    world.engine.ahead += 600;
+    world.upkeep_later();
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "there were none for long");
+    more(&mut world, 5);
+    assert!(about(&world, WORDS)[0].starts_with("5 packets"), "{:?}", world.warnings());
+
+    let inline = config_with(&world.directory, 1, "method = \"cheetah\"");
+    world.engine.reload_as(inline, true).expect("it is meant");
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "no backend is to write any");
+    world.upkeep_later();
+    assert_eq!(about(&world, WORDS), Vec::<String>::new());
+    assert_eq!(world.engine.status().expect("readable").bare_packets, 47, "it counts on");
+    let again = config_with(&world.directory, 1, told);
+    world.engine.reload_as(again, true).expect("it is meant");
+    world.upkeep_later();
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "those were before");
+}
+
+/// Many packets of a service whose answers are to pass, and no answer.
+#[test]
+fn answers_that_do_not_pass_are_missed() {
+    const WORDS: &str = "no answer of its backends passed here";
+    let mut world = World::with(1, "method = \"cheetah\"");
+    let id = world.engine.services["a"].member("b1").expect("there").id;
+    let more = |world: &mut World, packets: u64| {
+        let lane = world.engine.plane.counters.lanes.entry(id).or_default();
+        lane.packets += packets;
+        world.engine.ahead += 60;
+        world.upkeep_later();
+    };
+    world.upkeep_later();
+    more(&mut world, 1_000);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "nobody waits for an answer");
+    world.open(0..20);
+    more(&mut world, 20);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "they may be on their way");
+    more(&mut world, 400);
+    let said = about(&world, WORDS);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("service a: 420 packets of its connections"), "{said:?}");
+    assert!(said[0].contains("answers = \"backend\", and each backend a `weir agent`"), "{said:?}");
+
+    let answers = &mut world.engine.plane.memory.answers;
+    let one: &mut Answered = answers.values_mut().next().expect("connections with timestamps");
+    one.outgoing(7, 1, true);
+    more(&mut world, 10);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "one has passed");
+}

@@ -19,8 +19,11 @@ pub fn run(command: LabCommand) -> anyhow::Result<bool> {
 
 fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     let amount = amount(&options.churn);
-    if !options.json {
-        out::line(format_args!("lab: method {}, WEIR_SEED={}", options.method, amount.seed));
+    let begins = format!("lab: method {}, WEIR_SEED={}", options.method, amount.seed);
+    if options.json {
+        out::note(begins)
+    } else {
+        out::line(begins)
     }
     let wanted = Wanted {
         weir: std::env::current_exe().context("cannot find this program's own file")?,
@@ -120,7 +123,7 @@ fn amount(options: &ChurnOptions) -> Amount {
         total: options.total,
         backends: options.backends,
         change_every: options.change_every,
-        seed: options.seed.unwrap_or_else(rand::random),
+        seed: options.seed.unwrap_or_else(weir_lab::draw_seed),
     }
 }
 

@@ -41,7 +41,7 @@ pub struct ReproduceOptions {
     /// How large the runs are: seconds, minutes, or as in the paper.
     #[arg(long, value_parser = one_of(&weir_figures::Size::CHOICES), default_value = "normal")]
     pub size: weir_figures::Size,
-    /// Where the report goes.
+    /// Where the report goes; - is the output.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
     /// Also write each figure's rows into this directory, as CSV.

@@ -75,6 +75,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let (true, Some(fault)) = (options.json, report.fault()) {
         out::note(format_args!("lab: {fault}"));
     }
+    if let (true, Some(why)) = (options.json, report.unchanged()) {
+        out::note(format_args!("lab: {why}"));
+    }
     Ok(report.held())
 }
 
@@ -94,7 +97,9 @@ fn compare(options: CompareOptions) -> anyhow::Result<bool> {
             Some(_) => format!("{}\n", report.table()),
             None => String::new(),
         };
-        out::note(format_args!("{verdict}{}, {}: {}", row.method, row.scenario, report.line()));
+        let unchanged = report.unchanged().map_or(String::new(), |why| format!("; {why}"));
+        let line = report.line();
+        out::note(format_args!("{verdict}{}, {}: {line}{unchanged}", row.method, row.scenario));
     })?;
     out::report(&comparison, options.json, || comparison.table())?;
     Ok(comparison.held())

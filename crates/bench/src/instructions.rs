@@ -33,12 +33,15 @@ pub struct Row {
 pub fn run(beside: &[PathBuf]) -> Result<Report> {
     let others: Vec<Vec<u8>> = beside.iter().map(|path| read(path)).collect::<Result<_>>()?;
     let counted = weir_dataplane::instructions::count(&others).map_err(|error| {
-        // Of several files the one that is no build of the program.
+        // Where this build cannot be counted either, no file is at fault.
+        if weir_dataplane::instructions::count(&[]).is_err() {
+            return Error::from(error);
+        }
         let mut named = beside.iter().zip(&others).filter_map(|(path, object)| {
             let other = weir_dataplane::instructions::stacks(object).err()?;
             Some(Error::Fault(format!("{}: no build of the program: {other}", path.display())))
         });
-        named.next().unwrap_or_else(|| error.into())
+        named.next().unwrap_or_else(|| Error::from(error))
     })?;
     let rows = counted.into_iter().filter_map(|row| {
         let (&instructions, beside) = row.instructions.split_first()?;

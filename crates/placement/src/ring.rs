@@ -190,7 +190,7 @@ impl Ring {
         candidates: &[Candidate<'_>],
         known: impl Fn(&mut Pools, Member),
     ) -> Result<(), PoolError> {
-        let taken = candidates.iter().try_for_each(|candidate| {
+        let taken = candidates.iter().try_for_each(|candidate| -> Result<(), PoolError> {
             let member = self.pools.check(candidate)?;
             self.check_room(member.weight, 0)?;
             known(&mut self.pools, member);

@@ -170,7 +170,7 @@ fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
 
 fn othello_control(options: &LookupOptions) -> anyhow::Result<()> {
     let progress = |row: &lookup::control::Row| lines(std::slice::from_ref(row), options.json);
-    let report = lookup::control::run(&options.states, options.rounds, progress)?;
+    let report = lookup::control::run(&options.states, options.rounds, options.seed, progress)?;
     finish(&report, options.json)
 }
 
@@ -194,10 +194,15 @@ fn lookups(options: &LookupOptions) -> anyhow::Result<()> {
 }
 
 fn lookup_request(options: &LookupOptions) -> anyhow::Result<lookup::Request> {
+    let zipf = options.trace.is_none() && matches!(options.keys, KeysName::Zipf);
+    anyhow::ensure!(
+        zipf || options.skew.is_none(),
+        "--skew is the exponent of --keys zipf: give that, too, or leave it out"
+    );
     let keys = match (&options.trace, options.keys) {
         (Some(path), _) => Keys::File(Arc::new(TraceFile::read(path)?)),
         (None, KeysName::Lfsr) => Keys::Lfsr,
-        (None, KeysName::Zipf) => Keys::Zipf { skew: options.skew },
+        (None, KeysName::Zipf) => Keys::Zipf { skew: options.skew.unwrap_or(1.0) },
         (None, KeysName::Trace) => Keys::Trace,
     };
     let load = (options.updates > 0.0 || options.pool_change_every.is_some()).then(|| Load {
@@ -206,7 +211,7 @@ fn lookup_request(options: &LookupOptions) -> anyhow::Result<lookup::Request> {
     });
     let amount = match (options.lookups, options.seconds, load) {
         (Some(lookups), ..) => Amount::Lookups(lookups),
-        (None, Some(seconds), _) => Amount::Time(Duration::try_from_secs_f64(seconds)?),
+        (None, Some(seconds), _) => Amount::Time(Duration::from_secs_f64(seconds)),
         // Every measurement sees a change.
         (None, None, Some(load)) => Amount::Time(load.change_every),
         (None, None, None) => lookup::Request::default().amount,

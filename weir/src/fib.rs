@@ -11,8 +11,23 @@ pub fn run(what: FibVerb) -> anyhow::Result<bool> {
         FibVerb::Switch(args) if args.compare_sockets => {
             finish(switch::compare(&args.options()), args.json)
         }
-        FibVerb::Switch(args) => finish(switch::run(&args.options()), args.json),
-        FibVerb::Content(args) => finish(content::run(&args.options()), args.json),
+        FibVerb::Switch(mut args) => {
+            begin(&mut args.seed, args.json);
+            finish(switch::run(&args.options()), args.json)
+        }
+        FibVerb::Content(mut args) => {
+            begin(&mut args.seed, args.json);
+            finish(content::run(&args.options()), args.json)
+        }
+    }
+}
+
+/// The seed of a run, which its text has; beside JSON it is said at once, so that a run that fails can be repeated,
+/// too.
+fn begin(seed: &mut Option<u64>, json: bool) {
+    let seed = *seed.get_or_insert_with(weir_lab::draw_seed);
+    if json {
+        out::note(format_args!("fib: WEIR_SEED={seed}"));
     }
 }
 

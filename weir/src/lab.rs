@@ -19,8 +19,11 @@ pub fn run(command: LabCommand) -> anyhow::Result<bool> {
 
 fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     let amount = amount(&options.churn);
-    if !options.json {
-        out::line(format_args!("lab: method {}, WEIR_SEED={}", options.method, amount.seed));
+    let begins = format!("lab: method {}, WEIR_SEED={}", options.method, amount.seed);
+    if options.json {
+        out::note(begins)
+    } else {
+        out::line(begins)
     }
     let wanted = Wanted {
         weir: std::env::current_exe().context("cannot find this program's own file")?,
@@ -72,6 +75,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let (true, Some(fault)) = (options.json, report.fault()) {
         out::note(format_args!("lab: {fault}"));
     }
+    if let (true, Some(why)) = (options.json, report.unchanged()) {
+        out::note(format_args!("lab: {why}"));
+    }
     Ok(report.held())
 }
 
@@ -91,7 +97,9 @@ fn compare(options: CompareOptions) -> anyhow::Result<bool> {
             Some(_) => format!("{}\n", report.table()),
             None => String::new(),
         };
-        out::note(format_args!("{verdict}{}, {}: {}", row.method, row.scenario, report.line()));
+        let unchanged = report.unchanged().map_or(String::new(), |why| format!("; {why}"));
+        let line = report.line();
+        out::note(format_args!("{verdict}{}, {}: {line}{unchanged}", row.method, row.scenario));
     })?;
     out::report(&comparison, options.json, || comparison.table())?;
     Ok(comparison.held())
@@ -120,7 +128,7 @@ fn amount(options: &ChurnOptions) -> Amount {
         total: options.total,
         backends: options.backends,
         change_every: options.change_every,
-        seed: options.seed.unwrap_or_else(rand::random),
+        seed: options.seed.unwrap_or_else(weir_lab::draw_seed),
     }
 }
 

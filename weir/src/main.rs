@@ -23,6 +23,8 @@ mod reproduce;
 mod sim;
 mod snapshot;
 mod source;
+#[cfg(feature = "laboratory")]
+mod target;
 mod trace;
 mod user_plane;
 

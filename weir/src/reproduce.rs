@@ -1,8 +1,10 @@
 //! `weir reproduce`: draws the papers' figures again with our numbers (docs/reproduce.md).
 
 use crate::out;
+use crate::target::Target;
 use anyhow::Context;
 use std::cell::Cell;
+use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -15,6 +17,16 @@ pub fn run(options: &ReproduceOptions) -> anyhow::Result<()> {
         return list(options.json);
     }
     let chosen = choose(&options.figures)?;
+    // All that is written at the end is looked at before hours are spent.
+    let report = Target::find(&options.out)?;
+    anyhow::ensure!(
+        !(options.json && report.is_output()),
+        "--json prints to the output, so --out needs a file"
+    );
+    let tables = match &options.csv {
+        Some(directory) => tables(directory, &chosen)?,
+        None => Vec::new(),
+    };
     let (size, seed) = (options.size, options.seed);
     let machine = Machine::here();
     let (mut runs, mut left_out) = (Vec::new(), Vec::new());
@@ -33,17 +45,15 @@ pub fn run(options: &ReproduceOptions) -> anyhow::Result<()> {
     }
     anyhow::ensure!(!runs.is_empty(), "no figure could be made");
     let head = Head { machine: &machine, size, seed };
-    write(&options.out, &html(&head, &runs))?;
-    if let Some(directory) = &options.csv {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        for run in &runs {
-            write(&directory.join(format!("{}.csv", run.figure.id)), &run.csv())?;
+    report.write(&html(&head, &runs))?;
+    for (id, table) in &tables {
+        if let Some(run) = runs.iter().find(|run| run.figure.id == *id) {
+            table.write(&run.csv())?;
         }
     }
     if options.json {
         out::json(&weir_figures::json(&head, &runs))?;
-    } else {
+    } else if !report.is_output() {
         runs.iter().for_each(say);
         out::line(format_args!("report: {}", options.out.display()));
     }
@@ -51,8 +61,17 @@ pub fn run(options: &ReproduceOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Where the rows of each figure go.
+fn tables(
+    directory: &Path,
+    chosen: &[&'static Figure],
+) -> anyhow::Result<Vec<(&'static str, Target)>> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    let table = |figure: &&'static Figure| -> anyhow::Result<_> {
+        Ok((figure.id, Target::find(&directory.join(format!("{}.csv", figure.id)))?))
+    };
+    chosen.iter().map(table).collect()
 }
 
 /// Runs one figure, with a line that says what is being done on a terminal.

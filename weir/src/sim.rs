@@ -1,9 +1,10 @@
 //! `weir sim`: plays a scenario.
 
 use crate::out;
-use anyhow::{Context, bail};
+use crate::target::Target;
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_cli::SimOptions;
 use weir_sim::{BUILTIN, Progress, Report, Scenario, builtin, run_with};
@@ -16,7 +17,10 @@ pub fn run(options: &SimOptions) -> anyhow::Result<()> {
     let Some(path) = &options.scenario else {
         bail!("which scenario? A file, or one of {}", BUILTIN.join(", "));
     };
-    if options.json && [&options.csv, &options.series].iter().any(|to| is_output(to.as_deref())) {
+    let target = |path: &Option<PathBuf>| path.as_deref().map(Target::find).transpose();
+    let (csv, series) = (target(&options.csv)?, target(&options.series)?);
+    let printed = [&csv, &series].into_iter().flatten().any(Target::is_output);
+    if options.json && printed {
         bail!("--json prints to the output, so --csv and --series need a file");
     }
     let mut scenario = read(path, options)?;
@@ -24,7 +28,18 @@ pub fn run(options: &SimOptions) -> anyhow::Result<()> {
         scenario.seed = seed;
     }
     let report = play(&scenario)?;
-    write(&report, options)
+    if let Some(csv) = csv {
+        csv.write(&report.to_csv()?)?;
+    }
+    if let Some(series) = series {
+        series.write(&report.series_to_csv()?)?;
+    }
+    match () {
+        () if options.json => out::line(report.to_json()),
+        () if printed => {}
+        () => out::text(report.to_table()),
+    }
+    Ok(())
 }
 
 /// A file of the name goes before a built-in scenario.
@@ -56,33 +71,4 @@ fn play(scenario: &Scenario) -> anyhow::Result<Report> {
     });
     bar.finish_and_clear();
     Ok(report?)
-}
-
-fn is_output(path: Option<&Path>) -> bool {
-    path == Some(Path::new("-"))
-}
-
-fn write(report: &Report, options: &SimOptions) -> anyhow::Result<()> {
-    let mut printed = false;
-    let series = options.series.as_deref();
-    for (path, text) in [
-        (options.csv.as_deref(), report.to_csv()),
-        (series, if series.is_some() { report.series_to_csv() } else { Ok(String::new()) }),
-    ] {
-        match path {
-            Some(_) if is_output(path) => {
-                printed = true;
-                out::text(text?);
-            }
-            Some(path) => std::fs::write(path, text?)
-                .with_context(|| format!("cannot write {}", path.display()))?,
-            None => {}
-        }
-    }
-    match () {
-        () if options.json => out::line(report.to_json()),
-        () if printed => {}
-        () => out::text(report.to_table()),
-    }
-    Ok(())
 }

@@ -381,6 +381,24 @@ fn is_word(word: &str) -> bool {
         && !ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
+/// How many figures there are is said beside `weir reproduce all`.
+#[test]
+fn the_number_of_figures_is_that_of_the_list() {
+    let listed = weir(&["reproduce", "--json"]).matches("\"id\":").count();
+    let mut said = 0;
+    for page in pages(&files()) {
+        for line in read(&page.path).lines() {
+            let Some((before, _)) = line.split_once(" of the papers' figures") else { continue };
+            let word = before.rsplit(' ').next().unwrap_or_default();
+            if let Ok(number) = word.parse::<usize>() {
+                assert_eq!(number, listed, "{}: {line}", page.path);
+                said += 1;
+            }
+        }
+    }
+    assert!(said > 0, "no page says how many figures there are");
+}
+
 #[test]
 fn commands_exist_with_their_options() {
     let program = Program::ask();

@@ -281,4 +281,9 @@ fn the_report_of_a_lab_is_json_alone() {
     assert_eq!(report["method"], "concury");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("pool changes"), "lines on the way: {text}");
+    let (_, rest) = text.split_once("WEIR_SEED=").expect("the seed is told");
+    let seed: u64 = rest.lines().next().and_then(|seed| seed.parse().ok()).expect("a number");
+    // Most readers of JSON have floating-point numbers of 53 bits.
+    assert!(std::env::var_os("WEIR_SEED").is_some() || seed < 1 << 53, "{seed}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(&format!("\"seed\": {seed}")));
 }

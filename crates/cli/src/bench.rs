@@ -1,6 +1,6 @@
 //! What is asked of benches.
 
-use crate::laboratory::{count, flows, rate};
+use crate::laboratory::{count, flows, rate, some, some_time, within};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,10 +99,10 @@ pub enum BenchVerb {
         #[arg(long, value_delimiter = ',', value_parser = flows, default_value = "1000,65536,1000000")]
         flows: Vec<u32>,
         /// Packets in each measurement.
-        #[arg(long, default_value_t = 4_000_000)]
+        #[arg(long, default_value_t = 4_000_000, value_parser = clap::value_parser!(u32).range(1..))]
         packets: u32,
         /// Rounds; each measures everything once, in turn.
-        #[arg(long, default_value_t = 11)]
+        #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Measure beside a thread on another core that walks a buffer larger than the last-level
         /// cache.
@@ -137,10 +137,10 @@ pub enum BenchVerb {
     /// Milliseconds that concury takes from a pool change to published tables.
     Update {
         /// Numbers of states of the service.
-        #[arg(long, value_delimiter = ',', default_value = "8192,131072,1000000")]
+        #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), default_value = "8192,131072,1000000")]
         states: Vec<u32>,
         /// Rounds; in each, every number of states sees one change of every kind.
-        #[arg(long, default_value_t = 31)]
+        #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Print JSON.
         #[arg(long)]
@@ -284,13 +284,13 @@ pub struct ControlOptions {
     #[arg(long)]
     pub no_checks: bool,
     /// Pool changes of each row.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Deaths of a host of each row.
     #[arg(long, default_value_t = 2)]
     pub failovers: u32,
     /// Readings of all metrics of each row, more than a second apart.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub scrapes: u32,
     /// Longest wait for anything that has to come.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
@@ -359,19 +359,19 @@ pub struct MapsOptions {
     #[arg(long)]
     pub alien: bool,
     /// Look up key k with probability proportional to k^-SKEW, instead of all alike.
-    #[arg(long, value_name = "SKEW")]
+    #[arg(long, value_name = "SKEW", value_parser = within(0.001, 100.0), allow_hyphen_values = true)]
     pub zipf: Option<f64>,
     /// Updates per second beside the readers of a shared view; 0 for none.
     #[arg(long, value_name = "UPDATES_PER_S", value_parser = rate, default_value = "100K")]
     pub updates: f64,
-    /// Keys in a burst. One at a time is measured too.
+    /// Keys in a burst, at most 4096. One at a time is measured too.
     #[arg(long, default_value_t = 1024)]
     pub batch: usize,
     /// Lookups of each measurement.
-    #[arg(long, value_parser = count, default_value = "2M")]
+    #[arg(long, value_parser = some, default_value = "2M")]
     pub lookups: usize,
     /// Rounds; each measures everything once, in turn.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
@@ -422,13 +422,13 @@ pub struct LookupOptions {
     /// A file of 13-byte tuples to draw packets from; its flows are the states.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "states"])]
     pub trace: Option<PathBuf>,
-    /// With --keys zipf: the exponent of the distribution.
-    #[arg(long, default_value_t = 1.0)]
-    pub skew: f64,
+    /// With --keys zipf: the exponent of the distribution, 1.0 if it is not given.
+    #[arg(long, value_parser = within(0.001, 100.0), allow_hyphen_values = true)]
+    pub skew: Option<f64>,
     /// Numbers of threads that decide packets.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub threads: Vec<usize>,
-    /// Packets in a burst. One at a time is measured too.
+    /// Packets in a burst, at most 4096. One at a time is measured too.
     #[arg(long, default_value_t = 32)]
     pub batch: usize,
     /// Backends in the pool.
@@ -438,28 +438,30 @@ pub struct LookupOptions {
     #[arg(long, value_name = "NEW_STATES_PER_S", value_parser = rate, default_value = "0")]
     pub updates: f64,
     /// Time between two changes of the pool meanwhile; 10s if there are updates, else never.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub pool_change_every: Option<Duration>,
     /// Measure beside a thread on another core that walks a buffer larger than the last-level
     /// cache.
     #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
-    #[arg(conflicts_with = "control")]
     pub neighbour: NeighbourName,
     /// Seconds of each measurement.
-    #[arg(long, conflicts_with = "lookups")]
+    #[arg(long, conflicts_with = "lookups", value_parser = within(0.001, 86_400.0), allow_hyphen_values = true)]
     pub seconds: Option<f64>,
     /// Lookups of each measurement (4M if neither is given and nothing changes meanwhile).
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = some)]
     pub lookups: Option<usize>,
     /// Rounds; each measures everything once, in turn.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
     /// Measure Othello's control structure instead: insertions, exports and lookups per second at
-    /// these numbers of states.
-    #[arg(long)]
+    /// these numbers of states. Of the other options it takes --rounds, --seed and --json.
+    #[arg(long, conflicts_with_all = [
+        "methods", "keys", "trace", "skew", "threads", "batch", "backends", "updates", "pool_change_every",
+        "neighbour", "seconds", "lookups", "csv",
+    ])]
     pub control: bool,
     /// Print JSON.
     #[arg(long, conflicts_with = "csv")]

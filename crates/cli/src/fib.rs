@@ -1,6 +1,6 @@
 //! What `weir fib` is asked for.
 
-use crate::laboratory::{count, one_of, rate};
+use crate::laboratory::{count, one_of, rate, within};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use weir_forwarders::{ContentFib, SocketKind, SwitchFib, SwitchKeys};
@@ -47,9 +47,9 @@ pub struct SwitchArgs {
     #[arg(long, value_parser = humantime::parse_duration, default_value = "20s")]
     pub duration: Duration,
     /// Hosts that move to another node, each second.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = within(0.0, 1e6), allow_hyphen_values = true)]
     pub moves_per_second: f64,
-    /// Seed of everything that is drawn.
+    /// Seed of everything that is drawn; without it one below 2^53, which every reader of JSON holds.
     #[arg(long, env = "WEIR_SEED")]
     pub seed: Option<u64>,
     /// Print JSON.
@@ -70,7 +70,7 @@ pub struct ContentArgs {
     #[arg(long, default_value_t = 318, value_parser = clap::value_parser!(u16).range(2..=60_000))]
     pub locations: u16,
     /// Seconds of queries.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = within(0.001, 1e6), allow_hyphen_values = true)]
     pub seconds: f64,
     /// Contents that come, move or go, each second.
     #[arg(long, value_parser = rate, default_value = "100K")]
@@ -84,7 +84,7 @@ pub struct ContentArgs {
     /// Names in a datagram.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub batch: u8,
-    /// Seed of everything that is drawn.
+    /// Seed of everything that is drawn; without it one below 2^53, which every reader of JSON holds.
     #[arg(long, env = "WEIR_SEED")]
     pub seed: Option<u64>,
     /// Print JSON.

@@ -1,6 +1,6 @@
 //! What is asked of laboratories.
 
-use crate::laboratory::{method_name, scenario_name};
+use crate::laboratory::{method_name, scenario_name, within};
 use crate::values::plane_kind;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -164,9 +164,9 @@ pub struct ChurnOptions {
     pub backends: usize,
     /// Seconds between two changes of the pool, on average, 0.05 to 3600 (0.75 if it is not given).
     /// Changes that would blur each other wait longer.
-    #[arg(long)]
+    #[arg(long, value_parser = within(0.05, 3600.0), allow_hyphen_values = true)]
     pub change_every: Option<f64>,
-    /// Seed of everything that is drawn.
+    /// Seed of everything that is drawn; without it one below 2^53, which every reader of JSON holds.
     #[arg(long, env = "WEIR_SEED")]
     pub seed: Option<u64>,
 }

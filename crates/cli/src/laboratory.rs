@@ -3,6 +3,7 @@
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What is simulated.
 #[derive(Args)]
@@ -40,7 +41,7 @@ pub struct ReproduceOptions {
     /// How large the runs are: seconds, minutes, or as in the paper.
     #[arg(long, value_parser = one_of(&weir_figures::Size::CHOICES), default_value = "normal")]
     pub size: weir_figures::Size,
-    /// Where the report goes.
+    /// Where the report goes; - is the output.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
     /// Also write each figure's rows into this directory, as CSV.
@@ -89,7 +90,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
     number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
 }
 
-/// The same for flows of `bench xdp`, of which 24M have slots in all partitions that there can be.
+/// A number with an optional K or M: flows of `bench xdp`, of which 24M have slots in all partitions that there can be.
 pub(crate) fn flows(text: &str) -> Result<u32, String> {
     const MOST: usize = 24_000_000;
     let count = count(text)?;
@@ -97,7 +98,31 @@ pub(crate) fn flows(text: &str) -> Result<u32, String> {
     fits.then_some(count as u32).ok_or_else(|| format!("{text}: give 1 to {MOST} flows"))
 }
 
-/// The same for a rate.
+/// A number within a range. What is no number, as `nan`, is in none.
+pub(crate) fn within(
+    least: f64,
+    most: f64,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text: &str| {
+        let number: Option<f64> = text.parse().ok();
+        let allowed = number.filter(|number| (least..=most).contains(number));
+        allowed.ok_or_else(|| format!("give a number from {least} to {most}"))
+    }
+}
+
+/// A number with an optional K or M, of which there must be some.
+pub(crate) fn some(text: &str) -> Result<usize, String> {
+    let count = count(text)?;
+    (count > 0).then_some(count).ok_or_else(|| "give 1 or more".into())
+}
+
+/// A time that is not none.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    (time > Duration::ZERO).then_some(time).ok_or_else(|| "give more than 0s".into())
+}
+
+/// A number with an optional K or M, as a rate.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     count(text).map(|count| count as f64)
 }
@@ -115,6 +140,41 @@ mod tests {
         assert_eq!(count("17"), Ok(17));
         for bad in ["", "K", "1.5M", "-1", "99999999999999999999", "999999999999999999M"] {
             assert!(count(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_within_their_ranges() {
+        let every = within(0.05, 3600.0);
+        for (good, number) in [("0.05", 0.05), ("1", 1.0), ("3600", 3600.0), ("3.6e3", 3600.0)] {
+            assert_eq!(every(good), Ok(number));
+        }
+        for bad in ["nan", "NaN", "inf", "-inf", "-1", "0", "0.04", "3601", "1e300", "", "x"] {
+            assert_eq!(every(bad), Err("give a number from 0.05 to 3600".to_owned()), "{bad}");
+        }
+    }
+
+    /// Whatever option takes a number with a fraction refuses what is none, by its own name.
+    #[test]
+    fn what_is_no_number_is_refused_with_the_name_of_the_option() {
+        for (verb, option) in [
+            ("lab", "--change-every"),
+            ("lab compare", "--change-every"),
+            ("fib switch", "--moves-per-second"),
+            ("fib content", "--seconds"),
+            ("bench lookup", "--seconds"),
+            ("bench lookup --keys zipf", "--skew"),
+            ("bench maps", "--zipf"),
+        ] {
+            for bad in ["nan", "inf", "-inf", "-1", "1e300"] {
+                let words = format!("weir {verb} {option} {bad}");
+                let Err(refused) = Cli::try_parse_from(words.split(' ')) else {
+                    panic!("{words} is taken")
+                };
+                let said = refused.to_string();
+                assert!(said.contains(option), "{words}: {said}");
+                assert!(said.contains("give a number from "), "{words}: {said}");
+            }
         }
     }
 

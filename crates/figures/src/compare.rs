@@ -1,6 +1,6 @@
 //! How ours stand to the paper's, in words made of the values.
 
-use super::figure::{Figure, Measured, Quote, Says, Scale, Series};
+use super::figure::{Chart, Figure, Measured, Quote, Says, Scale, Series};
 use super::number::{ratio, short};
 
 /// One sentence for each of the paper's series.
@@ -12,7 +12,7 @@ pub fn sentences(figure: &Figure, measured: &Measured) -> Vec<String> {
         let said = match (ours, quote.says) {
             (None, _) => format!("{} was not measured at this size.", quote.like),
             (Some(ours), Says::Value) => values(figure, quote, ours),
-            (Some(ours), _) => bound(quote, ours),
+            (Some(ours), _) => bound(figure, quote, ours),
         };
         chart + &said
     };
@@ -29,7 +29,9 @@ fn values(figure: &Figure, quote: &Quote, ours: &Series) -> String {
         quote.points.iter().filter_map(|&(x, y)| Some((x, y, ours.at(x)?))).collect();
     let (name, like) = (quote.name, quote.like);
     if pairs.is_empty() {
-        return format!("{like}: none of the paper's points is in the range of this size.");
+        let at: Vec<String> = quote.points.iter().map(|point| place(chart, point.0)).collect();
+        let at = at.join(", ");
+        return format!("{like}: this size has no value beside the paper's at {at}.");
     }
     let (zeros, others): (Vec<Values>, Vec<Values>) =
         pairs.into_iter().partition(|pair| pair.1 == 0.0);
@@ -44,10 +46,7 @@ fn values(figure: &Figure, quote: &Quote, ours: &Series) -> String {
     ratios.sort_by(f64::total_cmp);
     match (others.as_slice(), ratios.as_slice()) {
         ([(x, paper, ours)], [one]) => {
-            let at = match chart.x.scale {
-                Scale::Names(names) => names.get(*x as usize).copied().unwrap_or("").to_owned(),
-                _ => format!("x = {}", short(*x)),
-            };
+            let at = place(chart, *x);
             let (ours, paper, one) = (short(*ours), short(*paper), ratio(*one));
             parts.push(format!("{ours} here, {paper} in the paper at {at}: {one} times"));
         }
@@ -64,8 +63,17 @@ fn values(figure: &Figure, quote: &Quote, ours: &Series) -> String {
     format!("{whom}: {}.", parts.join("; "))
 }
 
+/// A place along the axis to the right.
+fn place(chart: &Chart, x: f64) -> String {
+    match chart.x.scale {
+        Scale::Names(names) => names.get(x as usize).copied().unwrap_or("").to_owned(),
+        _ => format!("x = {}", short(x)),
+    }
+}
+
 /// Whether a bound holds for our values in its range.
-fn bound(quote: &Quote, ours: &Series) -> String {
+fn bound(figure: &Figure, quote: &Quote, ours: &Series) -> String {
+    let chart = &figure.charts[quote.chart];
     let limit = quote.points[0].1;
     let from = quote.points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
     let to = quote.points.iter().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
@@ -74,7 +82,11 @@ fn bound(quote: &Quote, ours: &Series) -> String {
     let (Some(low), Some(high)) =
         (inside.iter().copied().reduce(f64::min), inside.iter().copied().reduce(f64::max))
     else {
-        return format!("{}: no value of this size is in the bound's range.", quote.like);
+        return format!("{}: this size has no value where the paper's bound holds.", quote.like);
+    };
+    let range = match from == to {
+        true => format!("at {}", place(chart, from)),
+        false => format!("from {} to {}", place(chart, from), place(chart, to)),
     };
     let (words, holds) = match quote.says {
         Says::AtLeast => ("at least", low >= limit),
@@ -82,7 +94,7 @@ fn bound(quote: &Quote, ours: &Series) -> String {
     };
     let verdict = if holds { "within it" } else { "outside it" };
     format!(
-        "{}: the paper says {words} {}; ours are {} to {}, {verdict}.",
+        "{}: the paper's bound {range} is {words} {}; ours there are {} to {}, {verdict}.",
         quote.like,
         short(limit),
         short(low),

@@ -237,6 +237,17 @@ fn ratios_and_bounds_are_said_as_they_are() {
     };
     assert!(said(1.0).contains("0.50 times"), "{}", said(1.0));
     assert!(said(5.0).contains("2.50 times"), "{}", said(5.0));
+    // A bound along the axis, and a value at one place of it, are said apart.
+    let memory = *figures().iter().find(|f| f.id == "concury-fig9").unwrap();
+    let cells = memory.quotes[0].like;
+    let ours = super::figure::Series::of(0, cells, [(1_000.0, 1.05), (64_000.0, 1.05)]);
+    let said = compare::sentences(memory, &Measured { series: vec![ours], facts: Vec::new() });
+    assert!(
+        said[0].contains("bound from x = 1000 to x = 255K is at most 1;")
+            && said[0].contains("ours there are 1.05 to 1.05, outside it"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("no value beside the paper's at x = 1M"), "{said:?}");
     let nothing = compare::sentences(figure, &Measured::default()).join(" ");
     assert!(nothing.contains("was not measured"), "{nothing}");
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::balancer::{Balancer, PoolControl};
-use crate::demo::{self, DemoReport, DemoSpec};
+use crate::demo::{self, DemoReport, DemoSpec, UNCHANGED};
 use crate::error::{Error, Result};
 use crate::kernel::{Entries, Measuring, Runs};
 use crate::lab::Lab;
@@ -132,8 +132,10 @@ impl Comparison {
         }
         for row in &self.rows {
             let foreseen = row.foreseen.filter(|_| row.broken > 0).map(String::from);
+            let unchanged = (row.changes == 0).then(|| UNCHANGED.to_owned());
             let said = [
                 ("", &row.fault),
+                ("", &unchanged),
                 ("broken as foreseen: ", &foreseen),
                 ("no time of packets: ", &row.no_time),
             ];
@@ -321,6 +323,14 @@ mod tests {
              jet, churn: 3 connections broken\n\
              jet, churn: no time of packets: too old\n"
         );
+    }
+
+    #[test]
+    fn a_row_without_a_change_of_the_pool_says_so() {
+        let all = comparison(vec![row("concury"), Row { changes: 0, ..row("jet") }]);
+        let said: Vec<String> = all.table().lines().skip(3).map(ToOwned::to_owned).collect();
+        assert_eq!(said, [format!("jet, churn: {UNCHANGED}")]);
+        assert!(all.held(), "it is no fault");
     }
 
     #[test]

@@ -213,6 +213,9 @@ pub struct DemoReport {
     pub missed: Option<String>,
 }
 
+/// What a run has shown without a change of the pool.
+pub(crate) const UNCHANGED: &str = "the pool did not change, so this run has shown nothing: give a longer --duration, or --changes";
+
 impl DemoReport {
     /// Whether what was promised held: the run went to its end and reached its goals, every kind of
     /// connection worked, none was broken, every change could be made, and no first packet went
@@ -231,6 +234,11 @@ impl DemoReport {
             ),
             _ => alone(),
         }
+    }
+
+    /// What is said of a run in which the pool did not change: no connection could have broken.
+    pub fn unchanged(&self) -> Option<&'static str> {
+        (self.churn.changes == 0).then_some(UNCHANGED)
     }
 
     /// What did not hold, in words; the worst of it.
@@ -437,6 +445,9 @@ impl DemoReport {
         }
         if let Some(about) = self.scenario.counted() {
             let _ = writeln!(out, "scenario {}: {} {about}", self.scenario, totals.met);
+        }
+        if let Some(why) = self.unchanged() {
+            let _ = writeln!(out, "{why}");
         }
         if let Some(why) = self.foreseen().filter(|_| totals.broken > 0) {
             let _ = writeln!(out, "broken, as foreseen: {why}");

@@ -60,7 +60,7 @@ pub use switch::Program;
 pub use tiers::Tiers;
 pub use traffic::{Report, Traffic, TrafficHandle, TrafficSpec};
 pub use trial::{Trial, TrialSpec};
-pub use weir_testbed::NetNs;
 pub use weir_testbed::interrupt::{catch_interrupts, interrupt, interrupted, sleep};
 pub use weir_testbed::process::spawn;
+pub use weir_testbed::{NetNs, draw_seed};
 pub use witness::Resets;

@@ -6,6 +6,7 @@
 use crate::pool::{Candidate, Member, NONE, PoolError, Pools};
 use crate::score::{STEP, mix};
 use crate::traits::{Horizon, Incremental, Placement, Verdict};
+use std::cmp::Ordering;
 
 /// One virtual copy of a backend. 16 bytes, so that a lookup reads one cache line of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,9 +183,32 @@ impl Ring {
         self.finish();
     }
 
+    /// Merges the points of many members at once, which `known` puts into the pools: a merge for each goes through
+    /// all points as often as there are members.
+    fn insert_all(
+        &mut self,
+        candidates: &[Candidate<'_>],
+        known: impl Fn(&mut Pools, Member),
+    ) -> Result<(), PoolError> {
+        let taken = candidates.iter().try_for_each(|candidate| -> Result<(), PoolError> {
+            let member = self.pools.check(candidate)?;
+            self.check_room(member.weight, 0)?;
+            known(&mut self.pools, member);
+            let new = self.points_of(&member);
+            self.points.extend(new);
+            Ok(())
+        });
+        let mut points = std::mem::take(&mut self.points);
+        points.sort_by(|a, b| self.order(a, b));
+        points.shrink_to_fit();
+        self.points = points;
+        self.finish();
+        taken
+    }
+
     /// The order on the circle; where points coincide (one chance in 2^32 for a ring of 80,000)
     /// the seeds decide, so that the order of arrival does not.
-    fn precedes(&self, a: &Point, b: &Point) -> bool {
+    fn order(&self, a: &Point, b: &Point) -> Ordering {
         let seed = |point: &Point| {
             let owner = point.owner;
             self.pools
@@ -193,7 +217,11 @@ impl Ring {
                 .or_else(|| self.pools.horizon.find(owner))
                 .map(|m| m.seed)
         };
-        a.position < b.position || a.position == b.position && seed(a) < seed(b)
+        a.position.cmp(&b.position).then_with(|| seed(a).cmp(&seed(b)))
+    }
+
+    fn precedes(&self, a: &Point, b: &Point) -> bool {
+        self.order(a, b) == Ordering::Less
     }
 
     fn erase(&mut self, backend: u16) {
@@ -253,6 +281,10 @@ impl Incremental for Ring {
         Ok(())
     }
 
+    fn add_all(&mut self, candidates: &[Candidate<'_>]) -> Result<(), PoolError> {
+        self.insert_all(candidates, Pools::add)
+    }
+
     fn remove(&mut self, backend: u16) -> Result<(), PoolError> {
         self.pools.remove(backend)?;
         self.erase(backend);
@@ -289,6 +321,10 @@ impl Horizon for Ring {
         self.pools.add_horizon(member);
         self.insert(&member);
         Ok(())
+    }
+
+    fn add_all_horizon(&mut self, candidates: &[Candidate<'_>]) -> Result<(), PoolError> {
+        self.insert_all(candidates, Pools::add_horizon)
     }
 
     fn remove_horizon(&mut self, backend: u16) -> Result<(), PoolError> {

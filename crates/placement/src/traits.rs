@@ -34,6 +34,16 @@ pub trait Incremental: Placement {
     /// A name or number that is already in the pool, the reserved number, or no room.
     fn add(&mut self, candidate: Candidate<'_>) -> Result<(), PoolError>;
 
+    /// Adds working backends, which comes to the same as one after the other, and takes less time where each change
+    /// goes through the whole table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::add`]; those before the one that is refused are added.
+    fn add_all(&mut self, candidates: &[Candidate<'_>]) -> Result<(), PoolError> {
+        candidates.iter().try_for_each(|candidate| self.add(*candidate))
+    }
+
     /// Removes a working backend for good.
     ///
     /// # Errors
@@ -93,6 +103,15 @@ pub trait Horizon: Incremental {
     ///
     /// As [`Incremental::add`].
     fn add_horizon(&mut self, candidate: Candidate<'_>) -> Result<(), PoolError>;
+
+    /// Puts new backends on the horizon: to [`Self::add_horizon`] what [`Incremental::add_all`] is to `add`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Incremental::add_all`].
+    fn add_all_horizon(&mut self, candidates: &[Candidate<'_>]) -> Result<(), PoolError> {
+        candidates.iter().try_for_each(|candidate| self.add_horizon(*candidate))
+    }
 
     /// Takes a backend off the horizon, for good (REMOVEHORIZONSERVER).
     ///

@@ -286,6 +286,37 @@ fn ring_arcs_follow_weights() {
     assert!((sum - 1.0).abs() < 1e-9);
 }
 
+/// A pool that comes at once is the one that came one by one, up to the backend that is refused.
+#[test]
+fn many_backends_at_once_are_the_same_as_one_by_one() {
+    fn check<P: Subject>(empty: &P, working: &[Backend], horizon: &[Backend]) {
+        fn candidates(backends: &[Backend]) -> Vec<Candidate<'_>> {
+            backends.iter().map(Backend::candidate).collect()
+        }
+        let mut single = common::filled(empty.clone(), working);
+        let mut at_once = empty.clone();
+        at_once.add_all(&candidates(working)).unwrap();
+        assert_eq!(at_once, single);
+        horizon.iter().for_each(|backend| single.add_horizon(backend.candidate()).unwrap());
+        at_once.add_all_horizon(&candidates(horizon)).unwrap();
+        assert_eq!(at_once, single);
+        // Of a list with one that is there already, what stands before it comes.
+        let [new, known] = [&horizon[0], &working[0]].map(Backend::candidate);
+        single.remove_horizon(new.backend).unwrap();
+        at_once.remove_horizon(new.backend).unwrap();
+        single.add(new).unwrap();
+        assert_eq!(at_once.add_all(&[new, known]), single.add(known));
+        assert_eq!(at_once, single);
+    }
+    let mut rng = Rng(seed());
+    let mut backends = pool(&mut rng, 50, &[1, 2, 0, 3]);
+    rng.shuffle(&mut backends);
+    let (working, horizon) = backends.split_at(40);
+    check(&Ring::new(30).unwrap(), working, horizon);
+    check(&HrwTable::new(1009).unwrap(), working, horizon);
+    check(&Hrw::new(), working, horizon);
+}
+
 #[test]
 fn maglev_answers_in_batches_too() {
     let mut rng = Rng(seed());

@@ -23,6 +23,17 @@ pub enum Error {
         /// What it wrote to its standard error, trimmed.
         stderr: String,
     },
+    /// The kernel has no devices of a type.
+    #[error(
+        "this kernel has no devices of the type {kind} (`ip {line}`): load the module that has them, or run under a \
+         kernel that has them, as `make kernel-test` does"
+    )]
+    NoDevices {
+        /// The type, as `ip` names it.
+        kind: String,
+        /// The line of `ip` that asked for one.
+        line: String,
+    },
 }
 
 /// Result of the testbed.

@@ -12,6 +12,7 @@
 //! * [`packet`]: sockets for whole frames.
 //! * [`programs`]: what BPF programs take of processors.
 //! * [`process`]: child processes that cannot outlive this one.
+//! * [`draw_seed`]: a seed for a run that nobody gave one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
 //!
 //! ```no_run
@@ -43,8 +44,10 @@ mod owned;
 pub mod packet;
 pub mod process;
 pub mod programs;
+mod seed;
 pub mod xdp;
 
 pub use error::{Below, Context, Doing, Error, Result};
 pub use netns::{NetNs, enter_own_namespace, in_own_namespace, sysctl};
 pub use owned::Namespaces;
+pub use seed::draw_seed;

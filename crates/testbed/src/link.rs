@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use crate::NetNs;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process;
 
 /// Runs lines of `ip` in the namespace of the calling thread, in one process.
@@ -22,7 +22,29 @@ pub fn ip(lines: &str) -> Result<()> {
 
 pub(crate) fn batch(mut ip: Command, lines: &str) -> Result<()> {
     ip.args(["-batch", "-"]);
-    process::run(ip, &format!("{lines}\n")).map(drop)
+    process::run(ip, &format!("{lines}\n")).map(drop).map_err(|error| in_words(error, lines))
+}
+
+/// What `ip` said, or which devices the kernel has not, where that is why it failed.
+fn in_words(error: Error, lines: &str) -> Error {
+    let Error::Command { stderr, .. } = &error else {
+        return error;
+    };
+    match unknown_type(stderr, lines) {
+        Some((kind, line)) => Error::NoDevices { kind: kind.to_owned(), line: line.to_owned() },
+        None => error,
+    }
+}
+
+/// The type of device that the kernel does not know, and the line that asked for it.
+fn unknown_type<'a>(said: &str, lines: &'a str) -> Option<(&'a str, &'a str)> {
+    if !said.contains("Unknown device type") {
+        return None;
+    }
+    let number = said.split("Command failed -:").nth(1)?;
+    let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
+    let line = lines.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?;
+    Some((line.split(" type ").nth(1)?.split_whitespace().next()?, line))
 }
 
 /// One end of a veth pair that is to be made.
@@ -117,6 +139,24 @@ pub fn mac_text(mac: [u8; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_a_kernel_has_not_are_named() {
+        let line = "link add link eth0 name eth0.2 type vlan id 2";
+        let lines = format!("link set eth0 up\n{line}\nlink set eth0.2 up\n");
+        let failed = |stderr: &str| Error::Command {
+            command: "ip -batch -".into(),
+            status: "exit status: 1".into(),
+            stderr: stderr.into(),
+        };
+        let said = "Error: Unknown device type.\nCommand failed -:2";
+        let error = in_words(failed(said), &lines);
+        assert!(matches!(&error, Error::NoDevices { kind, .. } if kind == "vlan"), "{error}");
+        assert!(error.to_string().contains(line), "{error}");
+        let other = "Cannot find device \"eth0\"\nCommand failed -:1";
+        assert!(matches!(in_words(failed(other), &lines), Error::Command { .. }));
+        assert!(matches!(in_words(failed("Unknown device type"), &lines), Error::Command { .. }));
+    }
 
     #[test]
     fn lines_are_what_ip_reads() {

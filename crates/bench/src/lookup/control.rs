@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::Spread;
+use crate::error::demand;
 use rand::{RngCore, SeedableRng};
 use serde::Serialize;
 use std::fmt;
@@ -49,11 +50,20 @@ pub struct Row {
 ///
 /// # Errors
 ///
-/// A key that the structure does not take.
-pub fn run(keys: &[usize], rounds: u32, mut progress: impl FnMut(&Row)) -> Result<Report> {
+/// A number of keys that cannot be measured, or a key that the structure does not take.
+pub fn run(
+    keys: &[usize],
+    rounds: u32,
+    seed: u64,
+    mut progress: impl FnMut(&Row),
+) -> Result<Report> {
+    demand!(
+        keys.iter().all(|count| (100..1 << 27).contains(count)),
+        "states: at least 100, and less than 2^27"
+    );
     let mut rows = Vec::new();
     for &count in keys {
-        let row = measure(count, rounds.max(1))?;
+        let row = measure(count, rounds.max(1), seed)?;
         progress(&row);
         rows.push(row);
     }
@@ -78,8 +88,8 @@ impl fmt::Display for Row {
     }
 }
 
-fn measure(count: usize, rounds: u32) -> Result<Row> {
-    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+fn measure(count: usize, rounds: u32, seed: u64) -> Result<Row> {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let keys: Vec<u64> = (0..count).map(|_| rng.next_u64()).collect();
     let (mut inserts, mut exports, mut lookups, mut bounds) = (vec![], vec![], vec![], vec![]);
     let (mut bits_per_key, mut control) = (0.0, 0.0);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Packets whose keys are made before the clock runs: 32 KiB of keys, so that they come from a
 /// near cache, and a clock that is read twice for each costs less than 0.1 %.
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// How long a measurement lasts.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,15 @@ pub struct Load {
     pub new_states_per_s: f64,
     /// Time between two changes of the pool.
     pub change_every: Duration,
+}
+
+/// What a measurement comes to, of all readers together.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Done {
+    /// Millions of lookups per second.
+    pub rate: f64,
+    /// New flows per second of measured time.
+    pub new_per_s: f64,
 }
 
 /// What is measured of a method, and of its bound.
@@ -112,11 +121,11 @@ impl Entry {
     ) -> f64 {
         thread::scope(|scope| {
             let readers = readers(&mut self.bound, &self.windows, streams, None);
-            total(spawn(scope, readers, mode, amount, away))
+            total(spawn(scope, readers, mode, amount, away)).rate
         })
     }
 
-    /// Millions of lookups per second of the method.
+    /// What the method's readers did.
     pub fn rate(
         &mut self,
         mode: Mode,
@@ -124,7 +133,7 @@ impl Entry {
         load: Option<Load>,
         away: Option<Away>,
         streams: &mut [Stream],
-    ) -> Result<f64> {
+    ) -> Result<Done> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let readers = readers(&mut self.readers, &self.windows, streams, load);
@@ -138,12 +147,12 @@ impl Entry {
             };
             let over = &over;
             let writer = load.map(|load| scope.spawn(move || writer.run(load, over)));
-            let rate = total(readers);
+            let reached = total(readers);
             over.store(true, Ordering::Release);
             match writer.map(thread::ScopedJoinHandle::join) {
-                Some(Ok(done)) => done.map(|()| rate),
+                Some(Ok(done)) => done.map(|()| reached),
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
-                None => Ok(rate),
+                None => Ok(reached),
             }
         })
     }
@@ -173,7 +182,7 @@ fn spawn<'scope>(
     mode: Mode,
     amount: Amount,
     away: Option<Away>,
-) -> Vec<thread::ScopedJoinHandle<'scope, f64>> {
+) -> Vec<thread::ScopedJoinHandle<'scope, Done>> {
     let threads = readers.len();
     let run = |reader: Reader<'scope>| {
         scope.spawn(move || {
@@ -188,11 +197,14 @@ fn spawn<'scope>(
 }
 
 /// Sum of the readers' rates.
-fn total(readers: Vec<thread::ScopedJoinHandle<'_, f64>>) -> f64 {
-    let join = |reader: thread::ScopedJoinHandle<'_, f64>| {
+fn total(readers: Vec<thread::ScopedJoinHandle<'_, Done>>) -> Done {
+    let join = |reader: thread::ScopedJoinHandle<'_, Done>| {
         reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     };
-    readers.into_iter().map(join).sum()
+    readers.into_iter().map(join).fold(Done::default(), |all, one| Done {
+        rate: all.rate + one.rate,
+        new_per_s: all.new_per_s + one.new_per_s,
+    })
 }
 
 /// Asks for every flow twice. Returns how many went astray either time.
@@ -225,16 +237,21 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns millions of lookups per second. Only the lookups are timed, and the ends of flows;
-    /// an eighth of them is done before, without being counted.
-    fn run(mut self, mode: Mode, amount: Amount, threads: usize) -> f64 {
+    /// Only the lookups are timed, and the ends of flows; an eighth of them is done before, without
+    /// being counted.
+    fn run(mut self, mode: Mode, amount: Amount, threads: usize) -> Done {
         let (lookups, limit) = match amount {
             Amount::Lookups(all) => (all.div_ceil(threads).max(BLOCK), Duration::MAX),
             Amount::Time(limit) => (usize::MAX, limit),
         };
         let (warm_lookups, warm_limit) = (lookups.min(1 << 30) / 8, limit.min(MINUTE) / 8);
         self.work(mode, warm_lookups, warm_limit);
-        blocks::rate(self.work(mode, lookups, limit), BLOCK, self.slow)
+        let before = self.window.turned();
+        let blocks = self.work(mode, lookups, limit);
+        let new = self.window.turned() - before;
+        let spent = blocks.iter().sum::<Duration>().as_secs_f64();
+        let new_per_s = if new == 0 { 0.0 } else { new as f64 / spent };
+        Done { rate: blocks::rate(blocks, BLOCK, self.slow), new_per_s }
     }
 
     /// Returns how long each block took.

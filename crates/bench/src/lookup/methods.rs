@@ -42,12 +42,14 @@ pub struct Method {
     pub codec: Option<&'static str>,
     /// A table of digests, with which others are compared.
     pub digest: bool,
+    /// Backends that it can have here.
+    pub most_backends: u16,
     /// Makes the method ready to be measured.
     pub make: fn(&World) -> Result<Ready>,
 }
 
 const fn method(id: MethodId, name: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
-    Method { id, name, codec: None, digest: false, make }
+    Method { id, name, codec: None, digest: false, most_backends: u16::MAX, make }
 }
 
 const fn digest(id: MethodId, name: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
@@ -55,7 +57,11 @@ const fn digest(id: MethodId, name: &'static str, make: fn(&World) -> Result<Rea
 }
 
 const fn concury(codec: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
-    Method { codec: Some(codec), ..method(MethodId::Concury, MethodId::Concury.name(), make) }
+    Method {
+        codec: Some(codec),
+        most_backends: self::concury::MOST_BACKENDS,
+        ..method(MethodId::Concury, MethodId::Concury.name(), make)
+    }
 }
 
 /// All of them. A new method is one more line here, and its `make`.

@@ -17,7 +17,7 @@ use crate::Company;
 use crate::Result;
 use crate::error::demand;
 use crate::neighbour::{Away, Neighbour};
-use measure::{Entry, Mode, streams};
+use measure::{BLOCK, Done, Entry, Mode, streams};
 use print::Samples;
 use std::time::Duration;
 use stream::Stream;
@@ -95,8 +95,28 @@ pub fn rows(request: &Request, mut progress: impl FnMut(&[Row])) -> Result<Vec<R
 fn check(request: &Request) -> Result<()> {
     let threads = request.threads.iter().copied().max().unwrap_or(1);
     demand!(!request.threads.contains(&0), "at least one thread");
-    demand!(request.batch > 0, "a burst has at least one packet");
-    demand!((2..10_000).contains(&request.backends), "2 to 9,999 backends");
+    demand!(request.rounds > 0, "at least one round");
+    demand!(
+        (1..=BLOCK).contains(&request.batch),
+        "bursts of {} packets: 1 to {BLOCK}, as the clock runs over blocks of so many",
+        request.batch
+    );
+    match request.amount {
+        Amount::Lookups(lookups) => demand!(lookups > 0, "at least one lookup"),
+        Amount::Time(time) => demand!(!time.is_zero(), "a measurement takes more than no time"),
+    }
+    let backends = request.backends;
+    demand!((2..10_000).contains(&backends), "{backends} backends: 2 to 9,999");
+    let few: Vec<_> = methods::find(&request.methods)?
+        .into_iter()
+        .filter(|method| method.most_backends < backends)
+        .map(|method| format!("{} has at most {}", method.label(), method.most_backends))
+        .collect();
+    demand!(
+        few.is_empty(),
+        "{backends} backends: {}; give fewer, or --methods without them",
+        few.join(", ")
+    );
     demand!(
         request.states.iter().all(|&states| (threads..1 << 28).contains(&states)),
         "states: at least one for each thread, and less than 2^28"
@@ -147,9 +167,11 @@ fn round(
         let (entry, samples) = (&mut entries[which], &mut samples[which]);
         let changes = entry.changes;
         for mode in [Mode::Batched(request.batch), Mode::Single] {
-            let rate = entry.rate(mode, request.amount, request.load, away, streams)?;
+            let Done { rate, new_per_s } =
+                entry.rate(mode, request.amount, request.load, away, streams)?;
             let bound = entry.bound_rate(mode, bound_amount(request), away, streams);
             samples.note(mode == Mode::Single, rate, bound);
+            samples.note_new(new_per_s);
         }
         samples.note_changes(entry.changes - changes);
     }

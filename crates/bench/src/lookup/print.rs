@@ -12,6 +12,8 @@ use serde::Serialize;
 pub struct Samples {
     /// In bursts, and one at a time.
     modes: [Rates; 2],
+    /// New flows per second, in bursts and one at a time alike.
+    new: Vec<f64>,
     changes: u64,
 }
 
@@ -27,6 +29,11 @@ impl Samples {
         let rates = &mut self.modes[usize::from(single)];
         rates.rates.push(rate);
         rates.bounds.push(bound);
+    }
+
+    /// Adds the new flows per second of a measurement.
+    pub fn note_new(&mut self, per_s: f64) {
+        self.new.push(per_s);
     }
 
     /// Adds changes of the pool.
@@ -83,8 +90,11 @@ pub struct Row {
     pub bits_per_state: f64,
     /// Flows that were not sent to their backends before the measurement.
     pub wrong_answers: usize,
-    /// New flows per second meanwhile.
+    /// New flows per second meanwhile, as they were asked for.
     pub new_states_per_s: f64,
+    /// Those that there were, median of all measurements: packets of which more than half began flows would be no
+    /// measurement of look-ups, so there are no more than that.
+    pub new_states_made_per_s: f64,
     /// Changes of the pool meanwhile, of all rounds.
     pub pool_changes: u64,
 }
@@ -139,6 +149,7 @@ pub fn rows(
             bits_per_state: entry.bytes as f64 * 8.0 / world.states as f64,
             wrong_answers: entry.wrong,
             new_states_per_s: request.load.map_or(0.0, |load| load.new_states_per_s),
+            new_states_made_per_s: spread(&samples.new).median,
             pool_changes: samples.changes,
         }
     };
@@ -306,7 +317,7 @@ pub fn csv(rows: &[Row]) -> String {
          bound_mlookups_per_s,ratio_to_bound,ratio_to_best_digest,single_mlookups_per_s,\
          single_mlookups_low,single_mlookups_high,single_bound_mlookups_per_s,\
          single_ratio_to_bound,single_ratio_to_best_digest,bytes,bits_per_state,wrong_answers,\
-         new_states_per_s,pool_changes"
+         new_states_per_s,pool_changes,new_states_made_per_s"
     );
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     for row in rows {
@@ -335,6 +346,7 @@ pub fn csv(rows: &[Row]) -> String {
             row.wrong_answers.to_string(),
             row.new_states_per_s.to_string(),
             row.pool_changes.to_string(),
+            row.new_states_made_per_s.to_string(),
         ];
         put!(out, "{}", fields.join(","));
     }

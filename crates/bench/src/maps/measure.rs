@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 /// Keys that are drawn before the clock runs: 32 KiB, so that they come from a near cache.
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// How keys are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -81,7 +81,12 @@ impl Request {
     pub fn check(&self) -> Result<()> {
         structures::find(&self.structures)?;
         demand!(!self.threads.contains(&0), "at least one thread");
-        demand!(self.batch > 0, "a burst has at least one key");
+        demand!(
+            (1..=measure::BLOCK).contains(&self.batch),
+            "bursts of {} keys: 1 to {}, as the clock runs over blocks of so many",
+            self.batch,
+            measure::BLOCK
+        );
         demand!(self.rounds > 0, "at least one round");
         demand!(self.lookups > 0, "at least one lookup");
         demand!(

@@ -106,7 +106,7 @@ impl Report for ContentReport {
 pub fn run(options: &ContentOptions) -> Result<ContentReport> {
     demand!(options.contents > 0, "an index without contents answers nothing");
     demand!(options.seconds > 0.0, "--seconds is above 0");
-    let seed = options.seed.unwrap_or_else(rand::random);
+    let seed = options.seed.unwrap_or_else(weir_testbed::draw_seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let place = |rng: &mut ChaCha8Rng| rng.random_range(0..options.locations);
     let items: Vec<(ContentName, u64)> = (0..options.contents as u64)

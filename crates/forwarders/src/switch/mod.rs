@@ -99,7 +99,7 @@ pub fn run(options: &SwitchOptions) -> Result<SwitchReport> {
         options.moves_per_second.is_finite() && options.moves_per_second >= 0.0,
         "--moves-per-second is a number from 0 on"
     );
-    let seed = options.seed.unwrap_or_else(rand::random);
+    let seed = options.seed.unwrap_or_else(weir_testbed::draw_seed);
     let topology = Topology::isp(options.nodes.into(), seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // Host number i always has slot i, at whatever node it is.
@@ -116,7 +116,7 @@ pub fn run(options: &SwitchOptions) -> Result<SwitchReport> {
 ///
 /// As for [`run`].
 pub fn compare(options: &SwitchOptions) -> Result<CompareReport> {
-    let seed = options.seed.unwrap_or_else(rand::random);
+    let seed = options.seed.unwrap_or_else(weir_testbed::draw_seed);
     // A host at each end.
     let homes = vec![Host { node: 0, slot: 0 }, Host { node: options.nodes - 1, slot: 1 }];
     let network = Arc::new(Network::new(Topology::line(options.nodes.into()), 2));

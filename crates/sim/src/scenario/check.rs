@@ -4,6 +4,7 @@ use super::{Scenario, ScenarioError};
 use crate::requests::QueueSpec;
 use crate::world::{Action, LoadKind};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 fn positive(value: f64) -> bool {
     value > 0.0 && value.is_finite()
@@ -12,6 +13,14 @@ fn positive(value: f64) -> bool {
 fn not_negative(value: f64) -> bool {
     value >= 0.0 && value.is_finite()
 }
+
+/// Seconds of the longest run.
+const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
+
+/// So often may something happen in a run.
+const MOST_TIMES: f64 = 1e8;
+const SELDOM: &str =
+    "more than 0 seconds, and so many that it is at most 100,000,000 times in the duration";
 
 const WEIGHT: std::ops::RangeInclusive<u32> = 1..=1000;
 
@@ -31,6 +40,7 @@ impl Scenario {
             .or_else(|| self.check_pool())
             .or_else(|| self.check_feedback())
             .or_else(|| self.check_events())
+            .or_else(|| self.check_effects())
             .or_else(|| self.check_methods());
         match found {
             Some((field, right)) => Err(self.value(&field, &right)),
@@ -40,10 +50,17 @@ impl Scenario {
 
     fn check_run(&self) -> Fault {
         let late = !not_negative(self.warmup) || self.warmup >= self.duration;
+        let endless = !positive(self.duration) || self.duration > LONGEST;
+        let right = "more than 0 seconds, and at most 31,536,000, a year";
         fault(!(1..=100_000).contains(&self.runs), "runs", "from 1 to 100,000")
-            .or_else(|| fault(!positive(self.duration), "duration", "more than 0 seconds"))
+            .or_else(|| fault(endless, "duration", right))
             .or_else(|| fault(late, "warmup", "from 0 seconds to less than the duration"))
-            .or_else(|| fault(!positive(self.sample_every), "sample_every", "more than 0 seconds"))
+            .or_else(|| fault(self.too_often(self.sample_every), "sample_every", SELDOM))
+    }
+
+    /// Whether what happens again after so many seconds happens too often for a run to end.
+    fn too_often(&self, every: f64) -> bool {
+        !positive(every) || self.duration / every > MOST_TIMES
     }
 
     fn check_traffic(&self) -> Fault {
@@ -118,7 +135,7 @@ impl Scenario {
     fn check_feedback(&self) -> Fault {
         let feedback = self.feedback.as_ref()?;
         let busy = feedback.load == LoadKind::Busy && self.queue.is_none();
-        fault(!positive(feedback.interval), "feedback.interval", "more than 0 seconds")
+        fault(self.too_often(feedback.interval), "feedback.interval", SELDOM)
             .or_else(|| {
                 fault(!not_negative(feedback.delay), "feedback.delay", "at least 0 seconds")
             })
@@ -140,12 +157,48 @@ impl Scenario {
             };
             fault(!not_negative(event.at), &field("at"), "at least 0 seconds")
                 .or_else(|| {
-                    let bad = event.every.is_some_and(|every| !positive(every));
-                    fault(bad, &field("every"), "more than 0 seconds")
+                    let right = format!("less than the duration, {} seconds", self.duration);
+                    (event.at >= self.duration).then(|| (field("at"), right.into()))
+                })
+                .or_else(|| {
+                    let bad = event.every.is_some_and(|every| self.too_often(every));
+                    fault(bad, &field("every"), SELDOM)
                 })
                 .or_else(|| check_action(action, known).map(|right| (field(name), right.into())))
         });
         fault(queued, "event", "left out where there is [queue]").or(events)
+    }
+
+    /// The first event that lets a server join that is in the pool anyway, or leave that is not. Who is in the pool is
+    /// known where servers depart by events alone; of servers with events that repeat themselves it is not looked at.
+    fn check_effects(&self) -> Fault {
+        if self.pool.updates_per_minute.values().iter().any(|&rate| rate > 0.0) {
+            return None;
+        }
+        let known = usize::from(self.pool.servers.values().iter().copied().max().unwrap_or(0));
+        let all = known + usize::from(self.pool.standby);
+        let mut places: Vec<Place> =
+            (0..all).map(|server| if server < known { Place::In } else { Place::Out }).collect();
+        let mut events: Vec<_> = self.events.iter().enumerate().collect();
+        events.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at));
+        let repeated: HashSet<u16> = self
+            .events
+            .iter()
+            .filter(|event| event.every.is_some())
+            .flat_map(|event| event.actions())
+            .flat_map(|(_, action)| moved(&action).to_vec())
+            .collect();
+        for (number, event) in events {
+            for (name, action) in event.actions() {
+                for server in moved(&action).iter().filter(|server| !repeated.contains(*server)) {
+                    let place = places.get_mut(usize::from(*server))?;
+                    if let Err(right) = place.follow(&action) {
+                        return Some((format!("event.{number}.{name}"), right.into()));
+                    }
+                }
+            }
+        }
+        None
     }
 
     fn check_methods(&self) -> Fault {
@@ -160,6 +213,43 @@ impl Scenario {
         fault(self.methods.is_empty(), "method", "at least one")
             .or_else(|| self.methods.iter().enumerate().find_map(wrong))
             .or_else(|| self.methods.iter().enumerate().find_map(deaf))
+    }
+}
+
+/// Where a server is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    In,
+    /// It gets nothing new, and has connections that a removal ends.
+    Draining,
+    Out,
+}
+
+impl Place {
+    /// Where an action leads; an error says of what servers it would lead anywhere.
+    fn follow(&mut self, action: &Action) -> Result<(), &'static str> {
+        *self = match (action, *self) {
+            (Action::Add(_), Self::In) => {
+                return Err("of servers that are not in the pool by then");
+            }
+            (Action::Add(_), _) => Self::In,
+            (Action::Remove(_), Self::Out) => {
+                return Err("of servers that are in the pool by then");
+            }
+            (Action::Remove(_), _) => Self::Out,
+            (Action::Drain(_), Self::In) => Self::Draining,
+            (Action::Drain(_), _) => return Err("of servers that are in the pool by then"),
+            (_, place) => place,
+        };
+        Ok(())
+    }
+}
+
+/// The servers that join or leave.
+fn moved(action: &Action) -> &[u16] {
+    match action {
+        Action::Add(servers) | Action::Remove(servers) | Action::Drain(servers) => servers,
+        Action::Weights(_) | Action::Reweight(..) | Action::RandomWeights(..) => &[],
     }
 }
 

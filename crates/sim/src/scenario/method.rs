@@ -173,7 +173,7 @@ impl PolicySpec {
 
 /// A setting of a method, a number or one of its words.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a whole number, or one of the setting's words")]
 pub enum SettingSpec {
     /// A number within the setting's range.
     Number(u64),
@@ -430,8 +430,21 @@ impl MethodSpec {
                 let own = || self.own_fault(servers);
                 fault.or_else(|| own().map(|(field, right)| (field.to_owned(), right.into())))
             }
-            _ => self.own_fault(servers).map(|(field, right)| (field.to_owned(), right.into())),
+            _ => self
+                .own_fault(servers)
+                .map(|(field, right)| (field.to_owned(), right.into()))
+                .or_else(|| self.maglev_fault()),
         }
+    }
+
+    /// Maglev's table is that of the published method, with its bounds.
+    fn maglev_fault(&self) -> Option<(String, Cow<'static, str>)> {
+        let Self::Tracked { over: Over::Maglev, rows, .. } = self else {
+            return None;
+        };
+        let rows = rows_of(Over::Maglev, *rows) as u64;
+        let error = Settings::of(MethodId::Tracked).set(TABLE_SIZE, rows).err()?;
+        Some(("rows".to_owned(), format!("as Maglev has them ({error})").into()))
     }
 
     fn own_fault(&self, servers: u32) -> Option<(&'static str, &'static str)> {

@@ -5,6 +5,7 @@ mod check;
 mod lines;
 mod method;
 mod play;
+mod section;
 mod spec;
 
 pub use builtin::{BUILTIN, builtin, builtin_text};
@@ -38,6 +39,19 @@ pub enum ScenarioError {
         /// With line, column and field.
         cause: Box<toml::de::Error>,
     },
+    /// A section that is no method: of no kind that there is, or with a field that is missing, unknown or of a wrong
+    /// type.
+    #[error("{path}:{line}: {field}: {what}")]
+    Section {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// Dotted, as in `method.2.table`.
+        field: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// With what is different in a size it is not a scenario.
     #[error("{path}:{line}: size.{size}: {what}")]
     Size {
@@ -65,10 +79,12 @@ pub enum ScenarioError {
         is: String,
     },
     /// A method that cannot be built with these servers and weights.
-    #[error("{path}: the method {method} cannot be built: {cause}")]
+    #[error("{path}:{line}: the method {method} cannot be built: {cause}")]
     Method {
         /// The scenario's file.
         path: String,
+        /// Where the method begins, counted from 1.
+        line: usize,
         /// The method's label.
         method: String,
         /// What is wrong.
@@ -173,16 +189,19 @@ impl Scenario {
             cause: Box::new(error),
         };
         // Read as it stands first, because only then errors know their lines.
-        let plain: Self = toml::from_str(text).map_err(syntax)?;
         let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        check_sections(&table, text, path, None)?;
+        let plain: Self = toml::from_str(text).map_err(syntax)?;
         plain.finish(text, path, None)?;
         let mut chosen = None;
         for each in Size::ALL {
-            let scenario = Self::sized(&table, each).map_err(|what| ScenarioError::Size {
+            let table = sized(&table, each);
+            check_sections(&table, text, path, Some(each))?;
+            let scenario = Self::deserialize(table).map_err(|error| ScenarioError::Size {
                 path: path.display().to_string(),
                 line: line_of(text, None, &format!("size.{}", each.name())),
                 size: each.name(),
-                what,
+                what: error.to_string().trim().replace('\n', "; "),
             })?;
             let scenario = scenario.finish(text, path, Some(each))?;
             if each == size {
@@ -190,17 +209,6 @@ impl Scenario {
             }
         }
         chosen.ok_or_else(|| unreachable!("one of all sizes"))
-    }
-
-    /// With what is different in a size.
-    fn sized(table: &toml::Table, size: Size) -> Result<Self, String> {
-        let mut table = table.clone();
-        if let Some(toml::Value::Table(mut sizes)) = table.remove("size")
-            && let Some(toml::Value::Table(changes)) = sizes.remove(size.name())
-        {
-            merge(&mut table, changes);
-        }
-        Self::deserialize(table).map_err(|error| error.to_string().trim().replace('\n', "; "))
     }
 
     fn finish(
@@ -339,6 +347,43 @@ impl Scenario {
     }
 }
 
+/// With what is different in a size.
+fn sized(table: &toml::Table, size: Size) -> toml::Table {
+    let mut table = table.clone();
+    if let Some(toml::Value::Table(mut sizes)) = table.remove("size")
+        && let Some(toml::Value::Table(changes)) = sizes.remove(size.name())
+    {
+        merge(&mut table, changes);
+    }
+    table
+}
+
+/// The first section that is no method is an error. What is in the place of sections, and is none, is not looked at.
+fn check_sections(
+    table: &toml::Table,
+    text: &str,
+    path: &Path,
+    size: Option<Size>,
+) -> Result<(), ScenarioError> {
+    let Some(toml::Value::Array(sections)) = table.get("method") else {
+        return Ok(());
+    };
+    for (place, section) in sections.iter().enumerate() {
+        let fault = section.as_table().and_then(section::fault);
+        if let Some((field, what)) = fault {
+            let field = format!("method.{place}.{field}");
+            let line = line_of(text, size, &field);
+            return Err(ScenarioError::Section {
+                path: path.display().to_string(),
+                line,
+                field,
+                what,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Tables are merged, everything else is replaced.
 fn merge(into: &mut toml::Table, from: toml::Table) {
     for (key, value) in from {
@@ -425,6 +470,21 @@ mod tests {
         assert!(message.contains("hesh") && message.contains("`chain`"), "{message}");
         let message = fault("servers = 5", "servers = -5");
         assert!(message.contains("line 6") && message.contains("a number in"), "{message}");
+        let second = |to: &str, start: &str, part: &str| at("rows = 500", to, start, part);
+        second("over = \"nope\"", "x.toml:13: method.1.over: ", "expected one of `table`");
+        second("raws = 5", "x.toml:13: method.1.raws: unknown field", "`rows`");
+        second("rows = \"5\"", "x.toml:13: method.1.rows: invalid type", "usize");
+        at("table = [0.5, 1]\n", "", "x.toml:10: method.1.table: missing field", "`table`");
+        at("kind = \"jet\"", "kind = \"jot\"", "x.toml:11: method.1.kind: ", "`jet`");
+        at("kind = \"jet\"\n", "", "x.toml:10: method.1.kind: missing field", "");
+        let half = "kind = \"published\"\nmethod = \"ecmp\"\nsettings.a = 1.5";
+        at("kind = \"hash\"", half, "x.toml:11: method.0.settings.a: expected a whole", "");
+        let maglev = "over = \"maglev\"\nrows = 65536";
+        let of_maglev = SMALL.replace("kind = \"jet\"", "kind = \"tracked\"");
+        let text = of_maglev.replace("rows = 500", maglev);
+        let message = Scenario::parse(&text, Path::new("x.toml")).unwrap_err().to_string();
+        assert!(message.starts_with("x.toml:14: method.1.rows must be "), "{message}");
+        assert!(message.contains("prime") && message.ends_with("it is 65536"), "{message}");
         let event = "[[event]]\nat = 3\n";
         at(
             "[size.smoke]",
@@ -436,6 +496,47 @@ mod tests {
         at("[size.smoke]", &event, "x.toml:16: event.0.add must be numbers", "it is 5");
         let deaf = "kind = \"cheetah\"\nscheduler = \"automatic\"";
         at("kind = \"hash\"", deaf, "x.toml:10: method.0.scheduler must be", "[feedback]");
+        at("duration = 20.0", "duration = 1e300", "x.toml:2: duration must be", "a year");
+        at("[traffic]", "sample_every = 1e-9\n[traffic]", "x.toml:3: sample_every must be", "");
+    }
+
+    #[test]
+    fn events_without_effect_are_refused() {
+        let play = |events: &str| {
+            let text =
+                SMALL.replace("updates_per_minute = 10", "updates_per_minute = 0\nstandby = 2");
+            let text = text.replace("[size.smoke]", &format!("{events}[size.smoke]"));
+            Scenario::parse(&text, Path::new("x.toml")).map_err(|error| error.to_string())
+        };
+        for (events, start) in [
+            ("[[event]]\nat = 20\nadd = 5\n", "x.toml:16: event.0.at must be less than"),
+            ("[[event]]\nat = 500\nadd = 5\n", "x.toml:16: event.0.at must be less than"),
+            // Of the size with 10 seconds.
+            ("[[event]]\nat = 15\nadd = 5\n", "x.toml:16: event.0.at must be less than"),
+            ("[[event]]\nat = 3\nadd = 3\n", "x.toml:17: event.0.add must be"),
+            ("[[event]]\nat = 3\nremove = 5\n", "x.toml:17: event.0.remove must be"),
+            ("[[event]]\nat = 3\ndrain = [1, 6]\n", "x.toml:17: event.0.drain must be"),
+            (
+                "[[event]]\nat = 4\nadd = 5\n[[event]]\nat = 3\nadd = 5\n",
+                "x.toml:17: event.0.add must be",
+            ),
+            ("[[event]]\nat = 1\nevery = 1e-9\nadd = 5\n", "x.toml:17: event.0.every must be"),
+        ] {
+            let message = play(events).unwrap_err();
+            assert!(message.starts_with(start), "{events}: {message}");
+        }
+        for events in [
+            "[[event]]\nat = 3\nadd = [5, 6]\n[[event]]\nat = 4\nremove = 5\n",
+            "[[event]]\nat = 5\nadd = 1\n[[event]]\nat = 3\ndrain = 1\n",
+            // What drains loses its connections.
+            "[[event]]\nat = 3\ndrain = 1\n[[event]]\nat = 5\nremove = 1\n",
+            "[[event]]\nat = 1\nevery = 4\nadd = 1\n[[event]]\nat = 3\nevery = 4\ndrain = 1\n",
+        ] {
+            assert_eq!(play(events).err(), None, "{events}");
+        }
+        // Where servers depart by themselves, one may be away.
+        let text = SMALL.replace("[size.smoke]", "[[event]]\nat = 3\nadd = 3\n[size.smoke]");
+        assert!(Scenario::parse(&text, Path::new("x.toml")).is_ok());
     }
 
     #[test]

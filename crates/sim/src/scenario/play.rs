@@ -1,5 +1,6 @@
 //! Playing scenarios.
 
+use super::lines::line_of;
 use super::{Scenario, ScenarioError};
 use crate::engine::simulate_with;
 use crate::report::{Report, Row, RunSeries};
@@ -40,16 +41,20 @@ pub fn run_with(
 ) -> Result<Report, ScenarioError> {
     let (mut rows, mut series) = (Vec::new(), Vec::new());
     let worlds = scenario.worlds()?;
-    let specs: Vec<_> = scenario.methods.iter().flat_map(|spec| spec.each()).collect();
+    let placed = scenario.methods.iter().enumerate();
+    let specs: Vec<_> = placed
+        .flat_map(|(place, spec)| spec.each().into_iter().map(move |spec| (place, spec)))
+        .collect();
     let loads = scenario.queue.as_ref().map(|queue| queue.load.values());
     let loads = loads.map_or(vec![None], |loads| loads.iter().copied().map(Some).collect());
     let runs = worlds.len() * specs.len() * loads.len();
     for world in &worlds {
         for &load in &loads {
-            for spec in &specs {
+            for (place, spec) in &specs {
                 let label = spec.label();
                 let mut method = spec.build(world).map_err(|cause| ScenarioError::Method {
                     path: scenario.file.display().to_string(),
+                    line: line_of(&scenario.text, scenario.in_size, &format!("method.{place}")),
                     method: label.clone(),
                     cause,
                 })?;

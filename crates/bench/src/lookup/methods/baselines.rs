@@ -8,7 +8,7 @@ use crate::lookup::subject::{Mailbox, Shared, share};
 use crate::lookup::world::{Control, Pool, World};
 use std::sync::Arc;
 use weir_lookup::{DigestCuckoo, MultiDigest};
-use weir_placement::{Anchor, Candidate, HrwTable, Incremental, Maglev, Ring};
+use weir_placement::{Anchor, HrwTable, Incremental, Maglev, Ring};
 use weir_steering::Steer;
 use weir_steering::baseline::{Chain, ConnTable, Consistent, Digests, Ecmp, Footprint};
 
@@ -87,8 +87,7 @@ pub fn maglev(world: &World) -> Result<Ready> {
 
 /// A placement that follows changes, with the pool of a world.
 pub fn filled<P: Incremental>(mut placement: P, pool: &Pool) -> Result<P> {
-    let add = |c: &Candidate<'_>| placement.add(*c);
-    pool.with_candidates(|pool| pool.iter().try_for_each(add))?;
+    pool.with_candidates(|pool| placement.add_all(pool))?;
     Ok(placement)
 }
 

@@ -13,6 +13,9 @@ use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Forwarder, Steer};
 /// Bits of a Dcode.
 const BITS: u32 = 12;
 
+/// Each backend needs a Dcode.
+pub const MOST_BACKENDS: u16 = 1 << BITS;
+
 /// Seconds between two changes, by the control plane's clock: longer than it keeps a flow that has
 /// ended, so that each change finds the states of the live flows.
 const STEP: u32 = 100;

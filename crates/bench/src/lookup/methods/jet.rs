@@ -22,10 +22,13 @@ type Connections = Unbounded<u64>;
 /// The pool, and a tenth of it on the horizon.
 fn foreseen<P: Horizon>(placement: P, world: &World) -> Result<P> {
     let mut placement = filled(placement, &world.pool())?;
-    for backend in expected(world) {
-        let name = name(usize::from(backend));
-        placement.add_horizon(Candidate { name: &name, backend, weight: 1 })?;
-    }
+    let names: Vec<(u16, String)> =
+        expected(world).map(|backend| (backend, name(usize::from(backend)))).collect();
+    let candidates: Vec<Candidate<'_>> = names
+        .iter()
+        .map(|(backend, name)| Candidate { name, backend: *backend, weight: 1 })
+        .collect();
+    placement.add_all_horizon(&candidates)?;
     Ok(placement)
 }
 

@@ -70,6 +70,9 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
     if let Some(warning) = config.store.as_ref().and_then(|store| store.warning()) {
         out::line(format_args!("warning: {warning}"));
     }
+    if let Some(warning) = doctor::of_store(&config) {
+        out::line(format_args!("warning: {warning}"));
+    }
     if upgrade {
         let words = match engine::goes_on_from(&config)? {
             true => "this version goes on from what is there",

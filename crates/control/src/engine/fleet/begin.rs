@@ -55,6 +55,7 @@ pub async fn begin(
             seen.document
         }
         Err(error) => {
+            let error = error.by(store);
             notes.push(match &cache.document {
                 Some(kept) => format!("{error}; this start goes on with change {}", kept.change),
                 None => format!("{error}; without it nothing is served yet"),

@@ -50,6 +50,9 @@ pub enum FleetError {
     /// The shared part of a configuration cannot be told from the rest, or changed.
     #[error("{0}")]
     Text(String),
+    /// What was kept of the fleet on this balancer's own disc is not what was written there.
+    #[error("{0}")]
+    Copy(String),
     /// A file cannot be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {

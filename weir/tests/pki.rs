@@ -54,6 +54,21 @@ fn an_authority_its_certificates_and_their_ends() {
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 
+    // One for a fleet's store that ends soon is warned of.
+    let file = |name: &str| directory.join(name).display().to_string();
+    let text = format!(
+        "[balancer]\nname = \"lb1\"\ninterfaces = [\"eth0\"]\n[store]\nkind = \"etcd\"\n\
+         endpoints = [\"https://10.0.0.9:2379\"]\nca = {:?}\ncertificate = {:?}\nkey = {:?}\n",
+        file("ca.pem"),
+        file("b0.pem"),
+        file("b0.key"),
+    );
+    let config = home.path().join("weir.toml");
+    std::fs::write(&config, text).unwrap();
+    let checked = good(&common::weir(&["check", config.to_str().unwrap()]));
+    let words = format!("warning: this balancer's certificate for the store ({})", file("b0.pem"));
+    assert!(checked.contains(&words) && checked.contains(" ends in "), "{checked}");
+
     // Whatever is there stays.
     let key = std::fs::read(directory.join("b0.key")).unwrap();
     for again in ["init", "issue b0 --role agent --address 10.0.0.21 --days 7"] {

@@ -65,7 +65,7 @@ fn an_authority_its_certificates_and_their_ends() {
     );
     let config = home.path().join("weir.toml");
     std::fs::write(&config, text).unwrap();
-    let checked = good(&common::weir(&["check", config.to_str().unwrap()]));
+    let checked = good(&common::weir(&["check", "--config", config.to_str().unwrap()]));
     let words = format!("warning: this balancer's certificate for the store ({})", file("b0.pem"));
     assert!(checked.contains(&words) && checked.contains(" ends in "), "{checked}");
 

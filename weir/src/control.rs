@@ -74,6 +74,9 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
     for why in doctor::against_inline(&config).into_iter().filter(|_| missing.is_empty()) {
         out::line(format_args!("warning: {why}"));
     }
+    if let Some(warning) = doctor::of_store(&config) {
+        out::line(format_args!("warning: {warning}"));
+    }
     if upgrade {
         let words = match engine::goes_on_from(&config)? {
             true => "this version goes on from what is there",

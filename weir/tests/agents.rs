@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_lab::topology::{backend4, backend6, client4, front4};
+use weir_lab::topology::{VIP4, backend4, backend6, client4, front4};
 use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec, NetNs};
 use weir_rpc::pki::{self, Request, Role};
 
@@ -329,6 +329,26 @@ fn a_new_balancer_learns_what_there_is() {
             "{name}: {served}"
         );
     }
+}
+
+/// Nobody is told to send packets to a balancer that takes none yet.
+#[test]
+fn who_takes_no_packets_yet_is_not_announced() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+    certificates(&lab);
+    let mut spec = spec(&lab, "residue", "");
+    spec.balancer_lines += "[announce]\nspeaker = \"none\"\nlearn_delay = \"0s\"\n";
+    let balancer = Balancer::start_alone(&lab, spec).unwrap();
+    let checked = || common::try_command(&balancer, &format!("announce check {VIP4}"));
+    common::eventually("it says why", || {
+        common::command(&balancer, "announce").contains("no packets are taken yet")
+    });
+    assert!(checked().is_err());
+    let _agents: Vec<Agent> = (0..BACKENDS).map(|number| agent(&lab, number)).collect();
+    common::eventually("it takes packets, and is announced", || checked().is_ok());
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(!warnings.contains("no packets are taken yet"), "{warnings}");
 }
 
 /// Where agents are listened for is what the file says now, and not what it said before.

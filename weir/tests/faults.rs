@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::disc::Disc;
 use common::pool::{self, Pool};
 use common::{Flow, Held, SERVICES, WEB4};
 use rand::rngs::StdRng;
@@ -103,46 +104,6 @@ const FIELDS: &[&str] = &[
     "method = \"residue\"",
     "method = \"residue\"\nrows = 4096",
 ];
-
-/// A file system of its own for the run directory, so that it can be full.
-struct Disc(PathBuf);
-
-impl Disc {
-    fn mount(at: &Path) -> Self {
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=24m,mode=0755", "tmpfs"])
-            .arg(at)
-            .status();
-        assert!(mounted.is_ok_and(|status| status.success()), "mount {}", at.display());
-        Self(at.to_owned())
-    }
-
-    /// Fills it to the last byte.
-    fn fill(&self) {
-        let filler = self.0.join("filler");
-        let _ = Command::new("dd")
-            .args(["if=/dev/zero", "bs=4096", "status=none"])
-            .arg(format!("of={}", filler.display()))
-            .output();
-    }
-
-    /// Leaves so many bytes.
-    fn leave(&self, bytes: u64) {
-        let filler = fs::File::options().write(true).open(self.0.join("filler")).unwrap();
-        let size = filler.metadata().unwrap().len();
-        filler.set_len(size.saturating_sub(bytes)).unwrap();
-    }
-
-    fn empty(&self) {
-        let _ = fs::remove_file(self.0.join("filler"));
-    }
-}
-
-impl Drop for Disc {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
-    }
-}
 
 /// What the file says.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::disc::Disc;
 use common::{Held, WEB4, WEIR};
 use serde_json::Value;
 use weir_lab::demo::{self, DemoSpec};
@@ -205,6 +206,113 @@ fn whoever_starts_gets_the_fleets_file() {
         std::fs::write(two.config(), &of_fleet).unwrap();
     }
     agree(&fleet);
+}
+
+/// A balancer whose file somebody has spoilt, in whatever way, starts over its running data plane with its own part as
+/// it was and the fleet's services, says so, and takes the file again when it is mended.
+#[test]
+fn a_spoilt_file_leaves_no_balancer_of_a_fleet_without_a_control_plane() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let (one, two) = (&fleet.balancers()[0], &fleet.balancers()[1]);
+    common::command(one, "backend weight web4 b2 7");
+    agree(&fleet);
+    let good = std::fs::read_to_string(two.config()).unwrap();
+    let mut held = common::hold_both(&lab, 24);
+    let warnings = || two.status().unwrap()["warnings"].to_string();
+    let weight = |balancer: &Balancer| {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
+    };
+    type Spoil = fn(&str) -> Option<String>;
+    let spoilt: [(Spoil, &str); 5] = [
+        (|text| Some(text.replacen("[[service]]", "[[service", 1)), ".toml:"),
+        (|text| Some(text[..text.len() / 2].to_owned() + "\nvip = \"10.0"), ".toml:"),
+        (|_| Some(String::new()), "interfaces"),
+        (|_| None, "No such file"),
+        // Good in itself, and not on this host.
+        (|text| Some(text.replacen("interfaces = [\"", "interfaces = [\"no", 1)), "interfaces"),
+    ];
+    for (spoil, words) in spoilt {
+        two.kill();
+        let text = spoil(&good);
+        match &text {
+            Some(text) => std::fs::write(two.config(), text).unwrap(),
+            None => std::fs::remove_file(two.config()).unwrap(),
+        }
+        two.launch().unwrap();
+        agree(&fleet);
+        let said = warnings();
+        assert!(said.contains("would be refused") && said.contains(words), "{said}");
+        assert_eq!(weight(two), 7);
+        let there = std::fs::read_to_string(two.config()).ok();
+        assert_eq!(there, text, "it is left to whoever mends it");
+        assert_unbroken(&mut held, "after a start over a spoilt file");
+        std::fs::write(two.config(), &good).unwrap();
+        common::command(two, "reload");
+        assert!(!warnings().contains("would be refused"), "{}", warnings());
+        agree(&fleet);
+    }
+    // What the fleet changes is written into the file, whatever stands there.
+    two.kill();
+    std::fs::write(two.config(), "[[service").unwrap();
+    two.launch().unwrap();
+    agree(&fleet);
+    common::command(one, "backend weight web4 b2 5");
+    agree(&fleet);
+    assert_eq!(weight(two), 5);
+    assert!(!warnings().contains("would be refused"), "{}", warnings());
+    let written = std::fs::read_to_string(two.config()).unwrap();
+    assert_eq!(written, good.replace("weight = 7", "weight = 5"));
+    let mut kept = two.config().as_os_str().to_owned();
+    kept.push(".edited");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "[[service");
+    assert_unbroken(&mut held, "after a change of the fleet");
+}
+
+/// A balancer without room on its disc that has missed a change starts with what it followed before, and follows when
+/// there is room.
+#[test]
+fn a_change_that_there_is_no_room_for_keeps_no_start_from_going_on() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let (one, two) = (&fleet.balancers()[0], &fleet.balancers()[1]);
+    two.kill();
+    let disc = Disc::mount_with_files(two.run_dir());
+    two.launch().unwrap();
+    agree(&fleet);
+    let mut held = common::hold_both(&lab, 24);
+    disc.fill();
+    let behind = || {
+        let warnings = two.status().unwrap()["warnings"].to_string();
+        warnings.contains("not followed: ")
+    };
+    let weight = || {
+        let status = two.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
+    };
+    // There may be room for some yet, in the last block of a file.
+    let mut last = 1_u16;
+    common::eventually("it is behind", || {
+        last += 1;
+        common::command(one, &format!("backend weight web4 b2 {last}"));
+        behind()
+    });
+    let before = weight();
+    for turn in 0..2 {
+        two.kill();
+        two.launch().unwrap();
+        common::eventually("it is behind, and says so", behind);
+        assert_eq!(weight(), before);
+        assert_unbroken(&mut held, &format!("after a start on a full disc, {turn}"));
+    }
+    disc.empty();
+    agree(&fleet);
+    common::eventually("it is not behind any more", || !behind());
+    assert_eq!(weight(), last);
+    two.kill();
 }
 
 /// Flows are spread anew, balancers die and come back, are cut off from the store, the store stands still and

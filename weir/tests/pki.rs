@@ -37,15 +37,37 @@ fn an_authority_its_certificates_and_their_ends() {
         "issue lb --role balancer --host lb.example --address 10.0.0.2 --days 50",
     ));
     let elsewhere = home.path().join("out");
-    std::fs::create_dir(&elsewhere).unwrap();
     let to =
         format!("issue b1 --role agent --address 10.0.0.22 --days 50 -o {}", elsewhere.display());
     good(&pki(&directory, &to));
+    let mode = elsewhere.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "it is made, for keys");
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let to = format!("issue b1 --role agent --address 10.0.0.22 --days 50 -o {}", file.display());
+    let refused = pki(&directory, &to);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(common::stderr(&refused).contains("file: "), "{}", common::stderr(&refused));
     assert!(elsewhere.join("b1.key").exists() && !directory.join("b1.key").exists());
     for name in ["ca", "b0", "lb"] {
         let mode = directory.join(format!("{name}.key")).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
+
+    // One for a fleet's store that ends soon is warned of.
+    let file = |name: &str| directory.join(name).display().to_string();
+    let text = format!(
+        "[balancer]\nname = \"lb1\"\ninterfaces = [\"eth0\"]\n[store]\nkind = \"etcd\"\n\
+         endpoints = [\"https://10.0.0.9:2379\"]\nca = {:?}\ncertificate = {:?}\nkey = {:?}\n",
+        file("ca.pem"),
+        file("b0.pem"),
+        file("b0.key"),
+    );
+    let config = home.path().join("weir.toml");
+    std::fs::write(&config, text).unwrap();
+    let checked = good(&common::weir(&["check", "--config", config.to_str().unwrap()]));
+    let words = format!("warning: this balancer's certificate for the store ({})", file("b0.pem"));
+    assert!(checked.contains(&words) && checked.contains(" ends in "), "{checked}");
 
     // Whatever is there stays.
     let key = std::fs::read(directory.join("b0.key")).unwrap();

@@ -31,6 +31,8 @@ pub type Facts = BTreeMap<Route, Vec<Fact>>;
 pub enum Why {
     /// The operator has withdrawn this balancer.
     Drained,
+    /// The balancer takes no packets yet.
+    Untaken,
     /// The balancer has just started, and learns which connections live.
     Learning {
         /// Milliseconds that are left.
@@ -58,6 +60,9 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drained => write!(f, "this balancer is drained"),
+            Self::Untaken => {
+                write!(f, "no packets are taken yet: agents tell first what their backends hold")
+            }
             Self::Learning { left_ms } => {
                 write!(f, "it learns which connections live, for {:.1} s", *left_ms as f64 / 1e3)
             }
@@ -76,24 +81,37 @@ pub type Verdict = Result<(), Why>;
 /// Decides what is announced. It knows no clock: times are counted from the start of the process.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    learn_until: Duration,
+    learn: Duration,
+    /// Since when packets are taken.
+    taken: Option<Duration>,
 }
 
 impl Gate {
-    /// One that holds everything back until `learn_until`; zero where packets were balanced all the time
-    /// and routers may know it.
-    pub fn new(learn_until: Duration) -> Self {
-        Self { learn_until }
+    /// One that holds everything back until packets have been taken for `learn`; zero where packets were balanced
+    /// all the time and routers may know it.
+    pub fn new(learn: Duration) -> Self {
+        Self { learn, taken: None }
     }
 
-    /// What is to become of each route at this time. The operator's word comes first, then the time to learn,
-    /// then the first service, in the order of the facts, that stands in the way.
+    /// Packets are taken now. The time to learn counts from the first time that it is said: until then no connection
+    /// is seen.
+    pub fn takes(&mut self, now: Duration) {
+        self.taken.get_or_insert(now);
+    }
+
+    /// How long it is still to learn; none: it has not begun.
+    fn left(&self, now: Duration) -> Option<Duration> {
+        self.taken.map(|since| (since + self.learn).saturating_sub(now))
+    }
+
+    /// What is to become of each route at this time. The operator's word comes first, then whether packets are
+    /// taken, then the time to learn, then the first service, in the order of the facts, that stands in the way.
     pub fn decide(&self, facts: &Facts, drained: bool, now: Duration) -> BTreeMap<Route, Verdict> {
-        let left = self.learn_until.saturating_sub(now);
-        let whole = match (drained, left.is_zero()) {
+        let whole = match (drained, self.left(now)) {
             (true, _) => Err(Why::Drained),
-            (_, false) => Err(Why::Learning { left_ms: left.as_millis() as u64 }),
-            _ => Ok(()),
+            (_, None) => Err(Why::Untaken),
+            (_, Some(left)) if left.is_zero() => Ok(()),
+            (_, Some(left)) => Err(Why::Learning { left_ms: left.as_millis() as u64 }),
         };
         let one =
             |facts: &Vec<Fact>| whole.clone().and_then(|()| facts.iter().try_for_each(stands));
@@ -102,8 +120,7 @@ impl Gate {
 
     /// How long until it decides otherwise by itself.
     pub fn changes_in(&self, now: Duration) -> Option<Duration> {
-        let left = self.learn_until.saturating_sub(now);
-        (!left.is_zero()).then_some(left)
+        self.left(now).filter(|left| !left.is_zero())
     }
 }
 
@@ -134,6 +151,13 @@ mod tests {
 
     const LATE: Duration = Duration::from_secs(100);
 
+    /// One that has taken packets since the start.
+    fn taking(learn: Duration) -> Gate {
+        let mut gate = Gate::new(learn);
+        gate.takes(Duration::ZERO);
+        gate
+    }
+
     #[test]
     fn every_service_of_an_address_must_stand() {
         let (one, two, three) =
@@ -143,7 +167,7 @@ mod tests {
             (two, vec![fact("mail", true, 3, 3)]),
             (three, vec![fact("web6", false, 3, 1)]),
         ]);
-        let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
+        let verdicts = taking(Duration::ZERO).decide(&facts, false, LATE);
         let too_few = Why::TooFew { service: "dns".into(), up: 0, need: 1 };
         assert_eq!(verdicts[&one], Err(too_few));
         assert_eq!(verdicts[&two], Ok(()));
@@ -153,7 +177,7 @@ mod tests {
     #[test]
     fn who_needs_none_is_announced_without_any() {
         let facts = Facts::from([(route("10.0.0.1/32"), vec![fact("web", true, 0, 0)])]);
-        let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
+        let verdicts = taking(Duration::ZERO).decide(&facts, false, LATE);
         assert_eq!(verdicts[&route("10.0.0.1/32")], Ok(()));
     }
 
@@ -161,7 +185,7 @@ mod tests {
     fn who_is_apart_from_its_fleet_is_not() {
         let apart = Fact { apart: true, ..fact("web", true, 2, 1) };
         let facts = Facts::from([(route("10.0.0.1/32"), vec![apart])]);
-        let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
+        let verdicts = taking(Duration::ZERO).decide(&facts, false, LATE);
         assert_eq!(verdicts[&route("10.0.0.1/32")], Err(Why::Apart));
     }
 
@@ -169,7 +193,7 @@ mod tests {
     fn it_learns_first_and_a_drained_one_announces_nothing() {
         let one = route("10.0.0.1/32");
         let facts = Facts::from([(one, vec![fact("web", true, 2, 1)])]);
-        let gate = Gate::new(Duration::from_secs(5));
+        let gate = taking(Duration::from_secs(5));
         let at = |seconds| Duration::from_secs(seconds);
         assert_eq!(gate.decide(&facts, false, at(3))[&one], Err(Why::Learning { left_ms: 2000 }));
         assert_eq!(gate.changes_in(at(3)), Some(at(2)));
@@ -178,5 +202,30 @@ mod tests {
         for now in [3, 5] {
             assert_eq!(gate.decide(&facts, true, at(now))[&one], Err(Why::Drained));
         }
+    }
+
+    #[test]
+    fn who_takes_no_packets_is_not_and_learns_from_when_it_does() {
+        let one = route("10.0.0.1/32");
+        let facts = Facts::from([(one, vec![fact("web", true, 2, 1)])]);
+        let mut gate = Gate::new(Duration::from_secs(5));
+        let at = |seconds| Duration::from_secs(seconds);
+        for now in [0, 5, 100] {
+            assert_eq!(gate.decide(&facts, false, at(now))[&one], Err(Why::Untaken));
+            assert_eq!(gate.decide(&facts, true, at(now))[&one], Err(Why::Drained));
+            assert_eq!(gate.changes_in(at(now)), None);
+        }
+        let said = Why::Untaken.to_string();
+        assert!(said.starts_with("no packets are taken yet"), "{said}");
+        gate.takes(at(100));
+        // Said again and again, it has begun once.
+        gate.takes(at(103));
+        assert_eq!(gate.decide(&facts, false, at(103))[&one], Err(Why::Learning { left_ms: 2000 }));
+        assert_eq!(gate.changes_in(at(103)), Some(at(2)));
+        assert_eq!(gate.decide(&facts, false, at(105))[&one], Ok(()));
+        let mut gate = Gate::new(Duration::ZERO);
+        assert_eq!(gate.decide(&facts, false, at(3))[&one], Err(Why::Untaken));
+        gate.takes(at(3));
+        assert_eq!(gate.decide(&facts, false, at(3))[&one], Ok(()));
     }
 }

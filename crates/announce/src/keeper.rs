@@ -27,6 +27,8 @@ pub struct Wanted {
     pub facts: Facts,
     /// The operator has withdrawn this balancer.
     pub drained: bool,
+    /// No packets are taken yet: whoever sends them here loses them.
+    pub untaken: bool,
     /// The balancer stops; whether routes are to be withdrawn.
     pub stops: Option<bool>,
 }
@@ -127,6 +129,9 @@ impl Keeper {
     /// One comparison. Returns when the next one is due, whatever happens.
     async fn look(&mut self, wanted: &Wanted) -> (Report, Duration) {
         let now = self.began.elapsed();
+        if !wanted.untaken {
+            self.gate.takes(now);
+        }
         let verdicts = match (&wanted.stops, &wanted.speaker) {
             (Some(true), _) => self.gate.decide(&wanted.facts, true, now),
             (Some(false), _) => return (Report::default(), Duration::ZERO),
@@ -218,7 +223,7 @@ impl Keeper {
             if self.said.get(route) != Some(verdict) {
                 match verdict {
                     Ok(()) => info!(%route, "announced"),
-                    Err(Why::Learning { .. }) => {}
+                    Err(Why::Untaken | Why::Learning { .. }) => {}
                     Err(why) => info!(%route, "withdrawn: {why}"),
                 }
                 self.said.insert(*route, verdict.clone());

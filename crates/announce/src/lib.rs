@@ -7,7 +7,7 @@
 //! ```
 //! - [`Gate`] decides, and knows no clock and no sockets: an address is announced while each service
 //!   at it is served by a table and has as many backends up as it needs, unless the balancer is
-//!   drained or still learns which connections live.
+//!   drained, takes no packets yet, or still learns which connections live.
 //! - [`Speaker`] is one that is there already: GoBGP by its API, BIRD by its control socket, or none,
 //!   where something else (keepalived) asks what was decided.
 //! - [`Keeper`] compares the two, again and again: a speaker that was restarted is told anew, and what

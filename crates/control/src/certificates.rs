@@ -1,6 +1,7 @@
 //! When certificates end, and what is said of those that end soon.
 
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_fleet::StoreConfig;
 
 /// Certificates that end sooner are warned of.
 const ENDS_SOON: i64 = 14 * 86_400;
@@ -18,6 +19,14 @@ pub(crate) fn warning(whose: &str, ends: i64) -> Option<String> {
         return Some(format!("{whose} has ended"));
     }
     (left < ENDS_SOON).then(|| format!("{whose} ends in {}", lasting(left)))
+}
+
+/// What there is to say of the certificate by which a fleet's store knows this balancer.
+pub(crate) fn warning_for_store(store: &StoreConfig) -> Option<String> {
+    store.lapsed().or_else(|| {
+        let (whose, own) = store.identity().ok().flatten()?;
+        warning(&whose, own.ends)
+    })
 }
 
 /// So many seconds in words, in the largest unit of which there are two.
@@ -38,6 +47,61 @@ fn now() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::time::Duration;
+    use weir_fleet::{FleetError, TlsFiles};
+
+    #[test]
+    fn a_certificate_for_the_store_is_named_with_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("lb.pem");
+        let certificate = Some(file.clone());
+        let mut store = StoreConfig {
+            endpoints: vec!["https://10.0.0.9:2379".into()],
+            prefix: "/weir".into(),
+            tls: TlsFiles { certificate, ..TlsFiles::default() },
+            user: None,
+            password_file: None,
+            wait: Duration::from_secs(3),
+            withdraw_after: None,
+        };
+        assert_eq!(warning_for_store(&store), None, "there is no such file");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let failed = |store: &StoreConfig| {
+            FleetError::Unreachable("operation was canceled".into()).by(store).to_string()
+        };
+        for (begins, ends, words) in [
+            (1999, 2001, Some("has ended")),
+            (2999, 3001, Some("does not hold yet")),
+            (1999, 3001, None),
+        ] {
+            let mut wanted = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+            wanted.not_before = rcgen::date_time_ymd(begins, 1, 1);
+            wanted.not_after = rcgen::date_time_ymd(ends, 1, 1);
+            let made = wanted.self_signed(&key).expect("a certificate");
+            fs::write(&file, made.pem()).expect("written");
+            let (said, failed) = (warning_for_store(&store), failed(&store));
+            match words {
+                Some(words) => {
+                    let said = said.expect("there is something to say");
+                    assert!(said.contains(words) && said.contains("lb.pem"), "{said}");
+                    assert!(failed.contains("canceled; ") && failed.contains(words), "{failed}");
+                }
+                None => assert_eq!(said, None, "{failed}"),
+            }
+            assert_eq!(failed.contains("certificate"), words.is_some(), "{failed}");
+        }
+        let mut wanted = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        wanted.not_after = (SystemTime::now() + Duration::from_secs(86_400 + 1800)).into();
+        let made = wanted.self_signed(&key).expect("a certificate");
+        fs::write(&file, made.pem()).expect("written");
+        let said = warning_for_store(&store).expect("it ends soon");
+        assert!(said.ends_with("lb.pem) ends in 24 hours"), "{said}");
+        assert!(!failed(&store).contains("certificate"), "it holds yet");
+        // It is shown to nobody.
+        store.endpoints = vec!["http://10.0.0.9:2379".into()];
+        assert_eq!(warning_for_store(&store), None);
+    }
 
     #[test]
     fn an_end_is_warned_of_two_weeks_before_and_afterwards() {

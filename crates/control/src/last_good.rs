@@ -30,6 +30,25 @@ pub struct Instead {
     pub number: u64,
     /// Why the file would be refused.
     pub why: String,
+    /// The text itself.
+    pub text: String,
+}
+
+/// What was in force last.
+pub struct Found {
+    /// The configuration.
+    pub config: Config,
+    /// Number of the change whose text it is.
+    pub number: u64,
+    /// The text itself.
+    pub text: String,
+}
+
+impl Found {
+    /// It is in force in the place of a file that would be refused.
+    pub fn instead(&self, why: String) -> Instead {
+        Instead { number: self.number, why, text: self.text.clone() }
+    }
 }
 
 /// The configuration of a start, and what it stands for if it is not the file's.
@@ -45,13 +64,16 @@ pub fn load(
         Err(why) => why,
     };
     match find(path, plane) {
-        Some((config, number)) => Ok((config, Some(Instead { number, why: why.to_string() }))),
+        Some(found) => {
+            let instead = found.instead(why.to_string());
+            Ok((found.config, Some(instead)))
+        }
         None => Err(why),
     }
 }
 
 /// The last text of the file that was in force, if packets are forwarded by it and nobody looks after them.
-pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
+pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<Found> {
     let named = Config::text(path).ok().and_then(|text| run_dir_in(&text));
     let mut run_dirs = vec![named.unwrap_or_else(|| PathBuf::from(RUN_DIR))];
     // What the file does not tell any more, the memory of its instance does.
@@ -66,12 +88,7 @@ pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
     all.find_map(|(number, run_dir)| find_in(run_dir, number == 0, path, plane))
 }
 
-fn find_in(
-    run_dir: &Path,
-    waits: bool,
-    path: &Path,
-    plane: Option<PlaneKind>,
-) -> Option<(Config, u64)> {
+fn find_in(run_dir: &Path, waits: bool, path: &Path, plane: Option<PlaneKind>) -> Option<Found> {
     if !RunLock::is_used(run_dir) {
         return None;
     }
@@ -90,7 +107,7 @@ fn find_in(
     let config = Config::parse_with(&text, &path.display().to_string(), plane).ok()?;
     let pins = pin_directory(&config.balancer.name);
     let forwards = KernelPlane::left_in(&pins).is_ok_and(|left| left.is_some());
-    (forwards && config.balancer.run_dir == run_dir).then_some((config, number))
+    (forwards && config.balancer.run_dir == run_dir).then_some(Found { config, number, text })
 }
 
 /// Notes beside an instance's pins where its run directory is, for a start whose file does not tell. A file

@@ -5,8 +5,8 @@ use crate::api;
 use crate::config::{Agents as AgentsAt, Config, ConfigError, PlaneKind};
 use crate::discovery;
 use crate::engine::{
-    Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Starting,
-    begin, channel, last_words,
+    Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Start,
+    Starting, Ways, begin, channel, last_words,
 };
 use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
@@ -52,7 +52,8 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane).map_err(to_be_made)?;
-    let (config, fleet) = begin(config, config_path, plane).await?;
+    let start = begin(config, instead, config_path, plane).await?;
+    let config = &start.config;
     if let Some(aside) = &config.offload_aside {
         warn!("{aside}");
     }
@@ -78,7 +79,6 @@ pub async fn run(
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let starting = Starting { breaking, fleet, instead };
         let around = Around {
             own,
             where_metrics,
@@ -90,11 +90,12 @@ pub async fn run(
             opened,
             commands,
         };
-        let result = match config.balancer.plane {
-            PlaneKind::P4 => open_or_go_on(config, path, plane, starting, Engine::on_switch)
+        let result = match kind {
+            PlaneKind::P4 => open_or_go_on(start, path, plane, breaking, Engine::on_switch)
                 .and_then(|o| around.go(o)),
-            _ => open_or_go_on(config, path, plane, starting, Engine::open)
-                .and_then(|o| around.go(o)),
+            _ => {
+                open_or_go_on(start, path, plane, breaking, Engine::open).and_then(|o| around.go(o))
+            }
         };
         let _ = ended.send(result);
     })?;
@@ -202,34 +203,44 @@ type Open<P> =
     fn(Config, PathBuf, Checker, Option<PlaneKind>, Starting) -> Result<Engine<P>, EngineError>;
 
 /// Opens the engine. What a file with nothing wrong in it asks for may be refused all the same, as it would
-/// break connections, or names what is not there: over a running data plane what was in force goes on then.
+/// break connections, or names what is not there: over a running data plane what was in force goes on then. So does
+/// what a fleet had before, where what it has now cannot be followed.
 fn open_or_go_on<P: Plane>(
-    config: Config,
+    start: Start,
     path: PathBuf,
     plane: Option<PlaneKind>,
-    starting: Starting,
+    breaking: bool,
     how: Open<P>,
 ) -> Result<(Engine<P>, Transitions), EngineError> {
-    // Who asks for broken connections is not given others; and a fleet's configuration is no file's.
-    let alone = !starting.breaking && starting.fleet.is_none() && starting.instead.is_none();
-    let kind = config.balancer.plane;
-    let before = starting.instead.clone();
+    let ways = Ways::of(&start, &path, plane);
+    let Start { config, fleet, instead, .. } = start;
+    let before = instead.clone();
+    let starting = Starting { breaking, fleet, instead };
     let why = match open(config, path.clone(), plane, starting, how) {
-        Err(why) if alone && last_good::is_about_file(&why) => why,
+        // Who asks for broken connections is not given others.
+        Err(why) if !breaking && last_good::is_about_file(&why) => why,
         opened => {
-            // Neither goes on: what is wrong with the file is to be mended, too.
-            if let (Err(_), Some(Instead { why, .. })) = (&opened, before) {
-                error!("{} would be refused: {why}", path.display());
-            }
+            say_both(&path, &opened, before);
             return opened;
         }
     };
-    let found = last_good::find(&path, plane);
-    let Some((config, number)) = found.filter(|(config, _)| config.balancer.plane == kind) else {
-        return Err(why);
-    };
-    let instead = Some(Instead { number, why: why.to_string() });
-    open(config, path, plane, Starting { instead, ..Starting::default() }, how).map_err(|_| why)
+    let others = [Ways::with_services_before, Ways::with_file_before];
+    for (config, fleet, instead) in others.iter().filter_map(|way| way(&ways, &why)) {
+        let starting = Starting { breaking, fleet, instead };
+        if let Ok(opened) = open(config, path.clone(), plane, starting, how) {
+            return Ok(opened);
+        }
+    }
+    let refused = Err(why);
+    say_both(&path, &refused, before);
+    refused
+}
+
+/// Neither the file nor what was in force before it goes on: what is wrong with the file is to be mended, too.
+fn say_both<T>(path: &Path, opened: &Result<T, EngineError>, before: Option<Instead>) {
+    if let (Err(_), Some(Instead { why, .. })) = (opened, before) {
+        error!("{} would be refused: {why}", path.display());
+    }
 }
 
 fn open<P: Plane>(
@@ -243,7 +254,7 @@ fn open<P: Plane>(
     let (checker, transitions) = Checker::new();
     let engine = how(config, path, checker, plane, starting)?;
     // Not before: who ends here leaves nothing that goes on.
-    if let Some(Instead { number, why }) = instead {
+    if let Some(Instead { number, why, .. }) = instead {
         error!(
             "{file} would be refused, and the configuration of change {number}, which was in force, goes on: {why}"
         );

@@ -31,7 +31,7 @@ impl Cache {
     /// What is kept there; a new one if there is nothing.
     ///
     /// # Errors
-    /// [`FleetError::Io`] or [`FleetError::Corrupt`] if there is something that cannot be used: to go on
+    /// [`FleetError::Io`] or [`FleetError::Copy`] if there is something that cannot be used: to go on
     /// without would be to decide otherwise than the fleet does.
     pub fn load(path: &Path) -> Result<Self, FleetError> {
         let bytes = match files::read(path) {
@@ -42,7 +42,7 @@ impl Cache {
             bytes => bytes.map_err(FleetError::io("read", path))?,
         };
         let corrupt = |reason: String| {
-            FleetError::Text(format!(
+            FleetError::Copy(format!(
                 "{} cannot be used: {reason}; move it away to begin with what the store has",
                 path.display()
             ))

@@ -50,6 +50,9 @@ pub enum FleetError {
     /// The shared part of a configuration cannot be told from the rest, or changed.
     #[error("{0}")]
     Text(String),
+    /// What was kept of the fleet on this balancer's own disc is not what was written there.
+    #[error("{0}")]
+    Copy(String),
     /// A file cannot be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
@@ -91,20 +94,52 @@ impl From<etcd_client::Error> for FleetError {
                 // gRPC: INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED.
                 match status.code() as i32 {
                     3 | 7 | 16 => Self::Refused(words),
-                    _ => Self::Unreachable(words),
+                    _ => Self::Unreachable(with_causes(words, &status)),
                 }
             }
             Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
                 Self::Refused(error.to_string())
+            }
+            Error::TransportError(source) => {
+                Self::Unreachable(with_causes(source.to_string(), &source))
             }
             error => Self::Unreachable(error.to_string()),
         }
     }
 }
 
+/// Words for an error, with all that it comes of: only the last of it names a certificate, or an address.
+fn with_causes(mut words: String, error: &dyn std::error::Error) -> String {
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let said = one.to_string();
+        // Many say themselves what they come of.
+        if !words.contains(&said) {
+            words = format!("{words}: {said}");
+        }
+        cause = one.source();
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_told_with_all_that_it_comes_of() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Because(&'static str, #[source] Option<Box<Because>>);
+        let last = Because("certificate expired", None);
+        let middle = Because("a handshake failed", Some(Box::new(last)));
+        let first = Because("transport error", Some(Box::new(middle)));
+        let words = with_causes(first.to_string(), &first);
+        assert_eq!(words, "transport error: a handshake failed: certificate expired");
+        let again = Because("transport error: certificate expired", Some(Box::new(first)));
+        let words = with_causes(again.to_string(), &again);
+        assert_eq!(words, "transport error: certificate expired: a handshake failed");
+    }
 
     #[test]
     fn a_conflict_says_what_was_expected_and_what_there_is() {

@@ -179,7 +179,7 @@ impl Keeper {
             let begun = Instant::now();
             let error = match self.session().await {
                 End::Stop => return,
-                End::Failed(error) => error,
+                End::Failed(error) => error.by(&self.config),
             };
             self.lost(&error);
             if begun.elapsed() > AGAIN.1 {

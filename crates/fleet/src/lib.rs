@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod certificate;
 mod config;
 mod document;
 mod error;

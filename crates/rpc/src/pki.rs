@@ -132,8 +132,7 @@ fn validity(params: &mut CertificateParams, days: u32, last: Option<i64>) -> Res
 /// # Errors
 /// [`PkiError`]; nothing is written over.
 pub fn init(directory: &Path, name: &str, days: u32) -> Result<Issued, PkiError> {
-    let file = |source| PkiError::File { path: directory.to_owned(), source };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file)?;
+    make(directory)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = called(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -144,13 +143,20 @@ pub fn init(directory: &Path, name: &str, days: u32) -> Result<Issued, PkiError>
     write_both(directory, AUTHORITY, &certificate.pem(), &key.serialize_pem(), ends)
 }
 
+/// Makes a directory for keys, if it is not there.
+fn make(directory: &Path) -> Result<(), PkiError> {
+    let file = |source| PkiError::File { path: directory.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file)
+}
+
 fn called(name: &str) -> DistinguishedName {
     let mut called = DistinguishedName::new();
     called.push(DnType::CommonName, name);
     called
 }
 
-/// Has the authority of a directory sign a certificate, which is written to another one.
+/// Has the authority of a directory sign a certificate, which is written to another one, which is made if it is not
+/// there.
 ///
 /// # Errors
 /// [`PkiError`]; nothing is written over.
@@ -208,6 +214,7 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
     };
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
+    make(to)?;
     write_both(to, name, &certificate.pem(), &key.serialize_pem(), ends)
 }
 

@@ -173,6 +173,8 @@ pub struct Identity {
     pub hosts: Vec<String>,
     /// What it is for.
     pub usage: Usage,
+    /// When it begins, in seconds since 1970.
+    pub begins: i64,
     /// When it ends, in seconds since 1970.
     pub ends: i64,
 }
@@ -217,6 +219,7 @@ impl Identity {
                 server: has(|usage| usage.server_auth),
                 client: has(|usage| usage.client_auth),
             },
+            begins: parsed.validity().not_before.timestamp(),
             ends: parsed.validity().not_after.timestamp(),
         })
     }

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod agent;
+pub mod disc;
 pub mod echoes;
 pub mod hops;
 pub mod pool;

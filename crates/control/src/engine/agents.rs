@@ -475,7 +475,10 @@ impl<P: Plane> Engine<P> {
         self.freeze_for_step();
         let config = self.config.clone();
         match self.attach(&config) {
-            Ok(()) => self.agents.learning = None,
+            Ok(()) => {
+                self.agents.learning = None;
+                self.compare_with_step();
+            }
             // Tried again.
             Err(error) => error!(%error, "cannot take packets"),
         }

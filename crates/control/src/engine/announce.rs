@@ -61,7 +61,8 @@ impl<P: Plane> Engine<P> {
         let speaker = self.config.announce.as_ref().map(|announce| announce.speaker.clone());
         // Nobody asks where nothing was ever announced.
         let facts = if speaker.is_some() { self.facts() } else { Facts::new() };
-        let wanted = Wanted { speaker, facts, drained: announcer.drained, stops: None };
+        let (drained, untaken) = (announcer.drained, self.is_learning());
+        let wanted = Wanted { speaker, facts, drained, untaken, stops: None };
         announcer.wanted.send_if_modified(|before| {
             let changed = *before != wanted;
             if changed {

@@ -124,9 +124,10 @@ impl EngineError {
                 FleetError::Conflict { .. } | FleetError::Large { .. } => Kind::Conflict,
                 FleetError::Unreachable(_) | FleetError::Unknown => Kind::Busy,
                 FleetError::Text(_) => Kind::Invalid,
-                FleetError::Refused(_) | FleetError::Corrupt { .. } | FleetError::Io { .. } => {
-                    Kind::Failed
-                }
+                FleetError::Refused(_)
+                | FleetError::Corrupt { .. }
+                | FleetError::Copy(_)
+                | FleetError::Io { .. } => Kind::Failed,
             },
             Self::Plane(_)
             | Self::Interfaces { .. }

@@ -6,8 +6,10 @@
 //! this one at the moment that it has its answer. Without the store everything goes on as it is.
 
 mod apart;
+mod begin;
 mod status;
 
+pub use begin::{Start, Ways, begin};
 pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
 
@@ -161,75 +163,6 @@ fn is_shared(command: &Command) -> bool {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// What a start goes by: the configuration that the store has, or that this balancer has followed last, in the
-/// place of the services of its own file.
-///
-/// # Errors
-/// [`EngineError`] if what the balancer keeps, or what it is to follow, cannot be used.
-pub async fn begin(
-    config: Config,
-    path: &Path,
-    plane: Option<crate::config::PlaneKind>,
-) -> Result<(Config, Option<Begun>), EngineError> {
-    let Some(store) = &config.store else { return Ok((config, None)) };
-    let parts = text::split(&Config::text(path)?)?;
-    let mut cache = Cache::load(&cache_path(path))?;
-    let joined = cache.document.is_some();
-    let mut notes = Vec::new();
-    let looked = async {
-        let mut store = weir_fleet::Store::connect(store).await?;
-        store.look().await
-    };
-    let seen = tokio::time::timeout(store.wait, looked).await;
-    let seen = seen.unwrap_or_else(|_| Err(FleetError::Unreachable("no answer in time".into())));
-    let (mut step, mut followed) = (None, seen.is_ok());
-    let found = match seen {
-        Ok(seen) => {
-            step = seen.step.map(|(step, _)| step);
-            seen.document
-        }
-        Err(error) => {
-            notes.push(match &cache.document {
-                Some(kept) => format!("{error}; this start goes on with change {}", kept.change),
-                None => format!("{error}; without it nothing is served yet"),
-            });
-            // Its own file says nothing of what the others do.
-            if cache.document.is_none() {
-                let config = parse(&parts.own, path, plane)?;
-                let own = parts.own;
-                return Ok((config, Some(Begun { cache, step, own, joined, followed, notes })));
-            }
-            None
-        }
-    };
-    let kept = cache.document.as_ref().map_or(0, |kept| kept.change);
-    if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
-        match parse(&text::join(&parts.own, &document.text), path, plane) {
-            Ok(_) => cache.document = Some(document),
-            Err(error) if joined => {
-                followed = false;
-                notes.push(format!(
-                    "change {} of the fleet cannot be followed, and change {kept} goes on: {error}",
-                    document.change
-                ));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    // A fleet without a configuration gets that of the first balancer.
-    let Some(document) = &cache.document else {
-        return Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })));
-    };
-    if parts.shared != document.text && joined {
-        notes.push(format!(
-            "the services in {} are not those of the fleet, which count and are written there",
-            path.display()
-        ));
-    }
-    let config = parse(&text::join(&parts.own, &document.text), path, plane)?;
-    Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })))
 }
 
 fn parse(
@@ -412,7 +345,10 @@ impl<P: Plane> Engine<P> {
         if let Err(error) = fleet.cache.save(&fleet.cache_path) {
             warn!(%error, "a restart without the store will not know what the fleet does");
         }
-        self.write_fleets_file();
+        // Whoever has spoilt the file mends it; what goes on instead is said until then.
+        if self.instead.is_none() {
+            self.write_fleets_file();
+        }
         self.tell_fleet();
         Some((keeper, news))
     }

@@ -73,7 +73,7 @@ pub use discover::{Answer, DiscoverStatus, Record, Sought};
 pub use error::{EngineError, Kind};
 pub use events::{Event, Events, Happening};
 pub use explain::{Elsewhere, Explanation};
-pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
+pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, Start, Ways, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub(crate) use limits::wanted as wanted_limits;

@@ -7,6 +7,7 @@
 
 mod alone;
 mod lead;
+mod learn;
 mod record;
 
 use super::service::{PoolMember, ServiceRuntime};
@@ -445,6 +446,7 @@ impl<P: Plane> Engine<P> {
             self.let_start_again();
             // It may have waited for the end of a step alone, which the others wait for.
             if self.is_learning() {
+                self.look_whether_step_moved();
                 self.go_on_learning();
             }
             return self.lead_step();

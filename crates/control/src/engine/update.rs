@@ -430,6 +430,7 @@ impl<P: Plane> Engine<P> {
         };
         // The file is read for it.
         let place = limit.map(|limit| self.place_of_limit(limit)).unwrap_or_default();
+        let learning = self.is_learning();
         let service = self.services.get_mut(&name)?;
         let before = service.trouble.take();
         let left = outcome.left;
@@ -438,8 +439,9 @@ impl<P: Plane> Engine<P> {
         if published {
             // A whole update may have left pending flows to be asked for.
             service.stepped = self.commits == Some(Commit::InStep) && !unfinished;
-            // In step, the leader compares it with what the fleet has agreed on.
-            service.dirty = service.agreed.is_some();
+            // In step, the leader compares it with what the fleet has agreed on. While packets are not taken yet
+            // nothing is compared, and no table waits for a step: it would be made again and again.
+            service.dirty = service.agreed.is_some() && !learning;
             service.last_update = Some(took);
             let states = service.builder.method().needs().states;
             let gone = std::mem::take(&mut service.leaves);
@@ -572,7 +574,7 @@ impl<P: Plane> Engine<P> {
         }
         found.extend(self.unrecorded.said(self.now()));
         found.extend(self.network.said());
-        if let Some(Instead { number, why }) = &self.instead {
+        if let Some(Instead { number, why, .. }) = &self.instead {
             found.push(format!(
                 "{} would be refused, and the configuration of change {number} goes on; mend it, and weir reload: \
                  {why}",

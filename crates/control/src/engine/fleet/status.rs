@@ -2,6 +2,7 @@
 
 use super::super::agents::place;
 use super::{Fleet, ServiceRuntime, now};
+use crate::certificates::warning_for_store;
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -187,6 +188,7 @@ impl<P: Plane> Engine<P> {
         let report = fleet.report();
         let mut warnings = Vec::new();
         warnings.extend(self.config.store.as_ref().and_then(weir_fleet::StoreConfig::warning));
+        warnings.extend(self.config.store.as_ref().and_then(warning_for_store));
         if let (false, Some(error)) = (report.reachable, &report.error) {
             let seconds = now().saturating_sub(report.since);
             warnings.push(format!(

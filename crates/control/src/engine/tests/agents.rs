@@ -1,6 +1,8 @@
 //! Backends that say what they hold: what is a state and what is not, whom is believed, and what happens when
 //! an agent is lost.
 
+mod joining;
+
 use super::super::agents::WAITING;
 use super::super::fleet::Fleet;
 use super::*;
@@ -587,6 +589,8 @@ fn a_new_balancer_takes_no_packets_before_it_knows(method: &str) {
     let (mut world, _clock) = world(method, 10_000, 10_000);
     assert!(world.engine.plane.attached.is_empty());
     assert!(world.warnings()[0].contains("no packets are taken yet"), "{:?}", world.warnings());
+    let (_keeper, wants, _reports) = world.engine.announce().unwrap();
+    assert!(wants.borrow().untaken, "nobody is to send packets here");
     // Connections of another time, wherever the table of this one would lead them.
     for n in 1..=3u8 {
         let mut agent = world.call(n.into(), n, n);
@@ -595,6 +599,8 @@ fn a_new_balancer_takes_no_packets_before_it_knows(method: &str) {
         world.dumps(&mut agent, own);
     }
     assert_eq!(world.engine.plane.attached, ["eth0"]);
+    world.engine.tell_announcer();
+    assert!(!wants.borrow().untaken);
     for client in 0..300 {
         let name = format!("b{}", client % 3 + 1);
         let id = world.engine.services["a"].member(&name).unwrap().id;

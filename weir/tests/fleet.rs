@@ -679,6 +679,97 @@ fn agents_that_are_given_one_balancer_tell_all() {
     assert_unbroken(&mut held, "without the one that they are given");
 }
 
+/// A store that was restored from an old copy takes no step back: whoever starts after that leads connections as the
+/// others do. `weir apply` of what is in force puts it there again.
+#[test]
+fn a_store_of_an_old_copy_breaks_nothing() {
+    let _alone = common::alone();
+    let agent = Some(AgentSpec::telling(WEIR));
+    let topology = Topology::Fleet;
+    let lab = common::lab_of(LabSpec { backends: 4, agent, topology, ..LabSpec::default() });
+    let spec = BalancerSpec {
+        method: "residue".into(),
+        tcp_lines: "states = \"agents\"".into(),
+        udp_method: Some("jet".into()),
+        ..BalancerSpec::new(WEIR, 3)
+    };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    let (data, copy) = (fleet.store_folder().join("data"), fleet.store_folder().join("copy"));
+    let put = |from: &std::path::Path, to: &std::path::Path| {
+        let done = std::process::Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(done.expect("cp").success());
+    };
+    agree(&fleet);
+    fleet.kill_store();
+    put(&data, &copy);
+    fleet.revive_store().unwrap();
+    agree(&fleet);
+    for change in ["backend weight web4 b1 7", "backend drain web4 b0"] {
+        common::command(&all[1], change);
+        agree(&fleet);
+    }
+    let before = fleet_status(&all[0]);
+    let mut held = common::hold(&lab, WEB4, 96);
+    fleet.kill_store();
+    std::fs::remove_dir_all(&data).unwrap();
+    put(&copy, &data);
+    fleet.revive_store().unwrap();
+    let says = |balancer: &Balancer| {
+        let status = fleet_status(balancer);
+        status["reachable"] == true
+            && status["disagreements"].to_string().contains("restored from a copy")
+    };
+    common::eventually("all see that it is a copy", || all.iter().all(says));
+    let said = common::command(&all[2], &format!("apply {}", all[2].config().display()));
+    assert!(said.contains("of the fleet"), "{said}");
+    agree(&fleet);
+    let after = fleet_status(&all[0]);
+    assert!(after["change"].as_u64() > before["change"].as_u64(), "{before} {after}");
+    all[0].kill();
+    all[0].launch().unwrap();
+    agree(&fleet);
+    let status = fleet_status(&all[1]);
+    assert!(status["step"]["number"].as_u64() >= before["step"]["number"].as_u64(), "{status}");
+    for turn in 0..4 {
+        fleet.reshuffle().unwrap();
+        assert_unbroken(&mut held, &format!("after a start from an old copy, {turn}"));
+    }
+}
+
+/// A second balancer of a name that one of the fleet has is not started, and the others say so. One that starts again
+/// within its own lease is no second one.
+#[test]
+fn a_name_that_another_balancer_has_is_refused() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let all = fleet.balancers();
+    let (one, two) = (&all[0], &all[1]);
+    let text = std::fs::read_to_string(two.config()).unwrap();
+    let [own, other] = [two, one].map(|balancer| format!("name = \"{}\"", balancer.name()));
+    assert!(text.contains(&own), "{text}");
+    two.kill();
+    std::fs::write(two.config(), text.replace(&own, &other)).unwrap();
+    two.launch().expect_err("it is refused");
+    let said = common::log(two);
+    assert!(said.contains("give this one another name"), "{said}");
+    let says = |said: &str| {
+        let name = one.name();
+        said.contains(&format!("two balancers are called {name}; rename one of them"))
+    };
+    common::eventually("all are told", || {
+        [one, &all[2]].iter().all(|balancer| says(&common::command(balancer, "fleet status")))
+    });
+    let warnings = one.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("another balancer has the name of this one"), "{warnings}");
+    two.kill();
+    std::fs::write(two.config(), text).unwrap();
+    two.launch().unwrap();
+    one.kill();
+    one.launch().unwrap();
+}
+
 /// Nothing in a datagram says where its flow lives, and what a balancer has seen no other one knows. With `tracked` a
 /// flow of UDP is kept all the same, by whichever balancer it comes, while the pool is the one that it began with.
 #[test]

@@ -20,6 +20,8 @@ pub struct Fact {
     pub need: usize,
     /// Whether its balancer has been apart from its fleet for so long that it is not to be announced.
     pub apart: bool,
+    /// Whether another balancer of its fleet has its name: it is none of them.
+    pub namesake: bool,
 }
 
 /// All services, by the networks that lead to them.
@@ -40,6 +42,8 @@ pub enum Why {
     },
     /// The balancer has not been in touch with its fleet for too long.
     Apart,
+    /// Another balancer of its fleet has the balancer's name.
+    Namesake,
     /// Packets for a service would not find it.
     Unserved {
         /// Its name.
@@ -67,6 +71,7 @@ impl fmt::Display for Why {
                 write!(f, "it learns which connections live, for {:.1} s", *left_ms as f64 / 1e3)
             }
             Self::Apart => write!(f, "this balancer has not followed its fleet for too long"),
+            Self::Namesake => write!(f, "another balancer of its fleet has this one's name"),
             Self::Unserved { service } => write!(f, "{service} has no table yet"),
             Self::TooFew { service, up, need } => {
                 write!(f, "{service} has {up} of the {need} backends that it needs")
@@ -126,7 +131,9 @@ impl Gate {
 
 fn stands(fact: &Fact) -> Verdict {
     let service = || fact.service.clone();
-    if fact.apart {
+    if fact.namesake {
+        Err(Why::Namesake)
+    } else if fact.apart {
         Err(Why::Apart)
     } else if !fact.served {
         Err(Why::Unserved { service: service() })
@@ -142,7 +149,7 @@ mod tests {
     use super::*;
 
     fn fact(service: &str, served: bool, up: usize, need: usize) -> Fact {
-        Fact { service: service.into(), served, up, need, apart: false }
+        Fact { service: service.into(), served, up, need, apart: false, namesake: false }
     }
 
     fn route(text: &str) -> Route {
@@ -187,6 +194,10 @@ mod tests {
         let facts = Facts::from([(route("10.0.0.1/32"), vec![apart])]);
         let verdicts = taking(Duration::ZERO).decide(&facts, false, LATE);
         assert_eq!(verdicts[&route("10.0.0.1/32")], Err(Why::Apart));
+        let double = Fact { namesake: true, ..fact("web", true, 2, 1) };
+        let facts = Facts::from([(route("10.0.0.1/32"), vec![double])]);
+        let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
+        assert_eq!(verdicts[&route("10.0.0.1/32")], Err(Why::Namesake));
     }
 
     #[test]

@@ -146,7 +146,14 @@ async fn a_keeper_mends_what_a_speaker_forgets(begin: Begin) {
     let folder = tempfile::tempdir().expect("a folder");
     let (process, config) = begin(&folder);
     let file = folder.path().join("announced.json");
-    let fact = |up| Fact { service: "web".into(), served: true, up, need: 1, apart: false };
+    let fact = |up| Fact {
+        service: "web".into(),
+        served: true,
+        up,
+        need: 1,
+        apart: false,
+        namesake: false,
+    };
     let facts = |up| -> Facts {
         ALL.iter().map(|text| (text.parse().expect("a route"), vec![fact(up)])).collect()
     };

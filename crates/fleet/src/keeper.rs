@@ -5,7 +5,9 @@
 //! next one reads everything again: nothing is missed, however long it was away.
 
 use crate::document::MOST_BYTES;
-use crate::store::{ACKS, ANSWERS, BALANCERS, CONFIG, LEADER, MEMBERS, QUESTIONS, STEP, TERM};
+use crate::store::{
+    ACKS, ANSWERS, BALANCERS, CONFIG, DOUBLES, LEADER, MEMBERS, QUESTIONS, STEP, TERM,
+};
 use crate::{Ack, Document, FleetError, Leader, Report, Seat, Sign, Step, Store, StoreConfig};
 use etcd_client::{Event, EventType, WatchResponse};
 use serde_json::Value;
@@ -172,6 +174,12 @@ impl Keeper {
         (keeper, Ends { asks, sign, report, news })
     }
 
+    /// The same after a restart: a step of this term was followed before it.
+    pub fn above(mut self, term: u64) -> Self {
+        self.highest = self.highest.max(term);
+        self
+    }
+
     /// Runs until nobody can ask it any more. It says good-bye to the others then.
     pub async fn run(mut self) {
         let mut again = AGAIN.0;
@@ -202,6 +210,7 @@ impl Keeper {
             report.reachable = false;
             report.error = Some(text);
             report.balancers.clear();
+            report.doubles.clear();
             report.acks.clear();
             (report.leader, report.leads_until) = (None, None);
         });
@@ -233,12 +242,18 @@ impl Keeper {
     async fn try_session(&mut self) -> Result<End, End> {
         let mut store = Store::connect(&self.config).await?;
         let seen = store.look().await?;
-        let namesake = seen.balancers.get(&self.name).is_some_and(|sign| sign.id != self.id);
         let asked = Instant::now();
         let number = store.lease(LEASE_SECONDS).await?;
         let mut lease = Lease { number, until: asked + LEASE };
         let (mut keep, mut kept) = store.keep_lease(number).await?;
         let mut changes = store.watch(seen.revision).await?;
+        let namesake = match seen.balancers.get(&self.name) {
+            Some(sign) => sign.id != self.id,
+            None => {
+                let sign = bytes_of(self.sign.borrow().clone());
+                !store.claim(&self.name, &self.id, sign, number).await?
+            }
+        };
         if !namesake && seen.members.get(&self.name) != Some(&self.id) {
             let key = format!("{MEMBERS}{}", self.name);
             store.write(&key, self.id.clone().into_bytes(), None).await?;
@@ -272,12 +287,12 @@ impl Keeper {
                     None => return Ok(self.end(&mut store, lease).await),
                 },
                 changed = self.sign.changed() => {
-                    if changed.is_ok() && !self.report.borrow().namesake {
+                    if changed.is_ok() {
                         let sign = self.sign.borrow_and_update().clone();
                         let bytes = bytes_of(sign);
-                        let key = format!("{BALANCERS}{}", self.name);
+                        let key = self.place();
                         store.write(&key, bytes, Some(number)).await?;
-                    } else if changed.is_err() {
+                    } else {
                         return Ok(self.end(&mut store, lease).await);
                     }
                 }
@@ -300,6 +315,20 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Where it stands what this balancer says of itself: one whose name another one has is shown to the others, and is
+    /// none of them.
+    fn place(&self) -> String {
+        match self.report.borrow().namesake {
+            true => format!("{DOUBLES}{}/{}", self.name, self.id),
+            false => format!("{BALANCERS}{}", self.name),
+        }
+    }
+
+    /// A step of this term was made, or is. A store that was restored from an old copy has lower ones.
+    fn heard_of(&mut self, term: u64) {
+        self.highest = self.highest.max(term);
     }
 
     /// The last words of a balancer that ends. Its packets go on without it, by what they follow, until it starts
@@ -333,8 +362,14 @@ impl Keeper {
             report.change = seen.document.as_ref().map_or(0, |(document, _)| document.change);
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
+            report.doubles.clone_from(&seen.doubles);
             report.acks.clone_from(&seen.acks);
         });
+        let steps = seen.step.iter().map(|(step, _)| step.term);
+        let said = seen.acks.values().chain(&self.acked).map(|ack| ack.step.0);
+        if let Some(term) = steps.chain(said).max() {
+            self.heard_of(term);
+        }
         self.seat_taken(None);
     }
 
@@ -359,10 +394,14 @@ impl Keeper {
     }
 
     /// Takes the lead if nobody has it. So it does if it had it itself by another lease, which would run out
-    /// some time: whoever comes after a break begins with a term of its own.
+    /// some time: whoever comes after a break begins with a term of its own. And so does one that has heard since of a
+    /// step from a later term, which others follow: none of its own would count there.
     async fn run_for_leader(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
-        let taken = self.seat.leader.as_ref().is_some_and(|leader| leader.id != self.id);
-        if taken || self.report.borrow().leads_until.is_some() || self.report.borrow().namesake {
+        let leader = self.seat.leader.as_ref();
+        let taken = leader.is_some_and(|leader| leader.id != self.id);
+        let outdone = leader.is_some_and(|leader| leader.term < self.highest);
+        let leads = self.report.borrow().leads_until.is_some();
+        if taken || leads && !outdone || self.report.borrow().namesake {
             return Ok(());
         }
         let (name, id) = (self.name.clone(), self.id.clone());
@@ -370,6 +409,12 @@ impl Keeper {
         let leader = Leader { name, id, term, since: now() };
         // Who was first is told by the watch, as this one is if it was.
         store.lead(&leader, &self.seat, lease.number).await.map(drop)
+    }
+
+    /// The same if this balancer leads, and may be outdone.
+    async fn run_again(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
+        let leads = self.report.borrow().leads_until.is_some();
+        if leads { self.run_for_leader(store, lease).await } else { Ok(()) }
     }
 
     /// In the order in which it comes to them, so one after the other.
@@ -437,6 +482,10 @@ impl Keeper {
         }
         if let Some(name) = rest.strip_prefix(ACKS) {
             let ack = put.then(|| serde_json::from_slice::<Ack>(pair.value()).ok()).flatten();
+            if let Some(ack) = &ack {
+                self.heard_of(ack.step.0);
+                self.run_again(store, lease).await?;
+            }
             self.report.send_modify(|report| match ack {
                 Some(ack) => drop(report.acks.insert(name.to_owned(), ack)),
                 None => drop(report.acks.remove(name)),
@@ -462,6 +511,10 @@ impl Keeper {
             let sign = put.then(|| serde_json::from_slice::<Sign>(pair.value()).ok()).flatten();
             let namesake =
                 name == self.name && sign.as_ref().is_some_and(|sign| sign.id != self.id);
+            // What this one says of itself stands elsewhere from now on.
+            if namesake {
+                self.sign.mark_changed();
+            }
             self.report.send_modify(|report| {
                 report.namesake |= namesake;
                 match sign {
@@ -475,6 +528,12 @@ impl Keeper {
                 let why = "the balancer of the same name is gone".to_owned();
                 return Err(FleetError::Unreachable(why).into());
             }
+        } else if let Some(which) = rest.strip_prefix(DOUBLES) {
+            let sign = put.then(|| serde_json::from_slice::<Sign>(pair.value()).ok()).flatten();
+            self.report.send_modify(|report| match sign {
+                Some(sign) => drop(report.doubles.insert(which.to_owned(), sign)),
+                None => drop(report.doubles.remove(which)),
+            });
         } else if let (Some(id), true) = (rest.strip_prefix(QUESTIONS), put) {
             self.answer(store, id.to_owned(), pair.value()).await?;
         } else if let (Some(rest), true) = (rest.strip_prefix(ANSWERS), put)

@@ -89,6 +89,9 @@ pub struct Report {
     pub resyncs: u64,
     /// Another balancer has the name of this one.
     pub namesake: bool,
+    /// Balancers that are not of the fleet, as others of it have their names: what they say of themselves, by name and
+    /// id (`lb1/0f3a`).
+    pub doubles: BTreeMap<String, Sign>,
     /// All that have ever been in the fleet and were not forgotten.
     pub members: BTreeSet<String>,
     /// What those say of themselves that live, by their names.
@@ -109,6 +112,13 @@ impl Report {
     pub fn leading(mut self, until: Option<Instant>) -> Self {
         self.leads_until = until;
         self
+    }
+
+    /// The names that more than one balancer has, as this one is called `own`.
+    pub fn doubled(&self, own: &str) -> BTreeSet<String> {
+        let others = self.doubles.keys().filter_map(|which| which.rsplit_once('/'));
+        let others = others.map(|(name, _)| name.to_owned());
+        others.chain(self.namesake.then(|| own.to_owned())).collect()
     }
 
     /// Whether the others may go on without this balancer, as far as it can tell.
@@ -133,6 +143,17 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_two_have_are_said_once() {
+        let mut report = Report::default();
+        assert!(report.doubled("a").is_empty());
+        report.namesake = true;
+        for which in ["a/1", "b/2", "b/3"] {
+            report.doubles.insert(which.into(), Sign::default());
+        }
+        assert_eq!(report.doubled("a").into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    }
 
     #[test]
     fn a_lease_says_for_how_long_nothing_was_heard() {

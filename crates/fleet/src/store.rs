@@ -4,6 +4,7 @@
 //! PREFIX/config              the Document
 //! PREFIX/members/NAME        the id of the balancer of this name; it stays when that is away
 //! PREFIX/balancers/NAME      its Sign, under its lease
+//! PREFIX/doubles/NAME/ID     the Sign of another balancer of that name, which is not of the fleet, under its lease
 //! PREFIX/leader              the Leader, under its lease
 //! PREFIX/term                the term of the last leader that there was; it only grows
 //! PREFIX/step                the Step that the leader has written last
@@ -19,6 +20,7 @@ use etcd_client::{
     LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
     WatchOptions, WatchStream,
 };
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -31,12 +33,16 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) const CONFIG: &str = "config";
 pub(crate) const MEMBERS: &str = "members/";
 pub(crate) const BALANCERS: &str = "balancers/";
+pub(crate) const DOUBLES: &str = "doubles/";
 pub(crate) const LEADER: &str = "leader";
 pub(crate) const TERM: &str = "term";
 pub(crate) const STEP: &str = "step";
 pub(crate) const ACKS: &str = "acks/";
 pub(crate) const QUESTIONS: &str = "questions/";
 pub(crate) const ANSWERS: &str = "answers/";
+
+/// Seconds for which it is told that a balancer was not started, as another one has its name.
+const REFUSED_SECONDS: i64 = 60;
 
 /// A connection to the store.
 #[derive(Clone)]
@@ -56,6 +62,8 @@ pub struct Seen {
     pub members: BTreeMap<String, String>,
     /// What those say of themselves that live.
     pub balancers: BTreeMap<String, Sign>,
+    /// The same of others that have the name of one, by name and id.
+    pub doubles: BTreeMap<String, Sign>,
     /// Who leads.
     pub seat: Seat,
     /// The last step of the pools, with its revision; none: there was none.
@@ -174,6 +182,10 @@ impl Store {
                 if let Ok(sign) = serde_json::from_slice(pair.value()) {
                     seen.balancers.insert(name.to_owned(), sign);
                 }
+            } else if let Some(which) = rest.strip_prefix(DOUBLES)
+                && let Ok(sign) = serde_json::from_slice(pair.value())
+            {
+                seen.doubles.insert(which.to_owned(), sign);
             }
         }
         Ok(seen)
@@ -326,6 +338,48 @@ impl Store {
         let options = lease.map(|lease| PutOptions::new().with_lease(lease));
         let key = self.key(rest);
         patiently(self.client.put(key, bytes, options)).await.map(drop)
+    }
+
+    /// Says what a balancer says of itself by its name, where nobody does. Returns whether the name is its own: of two
+    /// that come at once one has it.
+    pub(crate) async fn claim(
+        &mut self,
+        name: &str,
+        id: &str,
+        sign: Vec<u8>,
+        lease: i64,
+    ) -> Result<bool, FleetError> {
+        #[derive(Deserialize)]
+        struct Named {
+            id: String,
+        }
+        let key = self.key(&format!("{BALANCERS}{name}"));
+        let options = PutOptions::new().with_lease(lease);
+        let transaction = Txn::new()
+            .when([Compare::create_revision(key.clone(), CompareOp::Equal, 0)])
+            .and_then([TxnOp::put(key.clone(), sign, Some(options))])
+            .or_else([TxnOp::get(key, None)]);
+        let answer = patiently(self.client.txn(transaction)).await?;
+        if answer.succeeded() {
+            return Ok(true);
+        }
+        let there = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(got) => got.kvs().first().map(|pair| pair.value().to_vec()),
+            _ => None,
+        });
+        // What is not understood is no other balancer's.
+        let other = there.and_then(|sign| serde_json::from_slice::<Named>(&sign).ok());
+        Ok(other.is_none_or(|other| other.id == id))
+    }
+
+    /// Tells the fleet of a balancer that is not started, as another one that lives has its name.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn tell_double(&mut self, name: &str, sign: &Sign) -> Result<(), FleetError> {
+        let lease = self.lease(REFUSED_SECONDS).await?;
+        let bytes = serde_json::to_vec(sign).unwrap_or_default();
+        self.write(&format!("{DOUBLES}{name}/{}", sign.id), bytes, Some(lease)).await
     }
 
     /// Forgets a member that is away. Returns whether there was one.

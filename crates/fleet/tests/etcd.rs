@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use weir_fleet::{
-    Ask, Document, Ends, FleetError, Keeper, Leader, News, Report, Sign, Store, StoreConfig,
-    TlsFiles,
+    Ack, Ask, Document, Ends, FleetError, Keeper, Leader, News, Report, Sign, Stage, Store,
+    StoreConfig, TlsFiles,
 };
 use weir_rpc::pki;
 use weir_testbed::process;
@@ -262,9 +262,8 @@ async fn all_answer_a_question_and_nobody_speaks_for_a_namesake() {
     reported(&mut a, |report| report.balancers.get("b") == Some(&cut)).await;
     b.sign.send_replace(sign.clone());
     reported(&mut a, both).await;
-    let Ends { mut news, asks, sign: _sign, report: mut of_b } = b;
-    // Kept, so that it goes on.
-    let _asks = asks;
+    // What it is asked by is kept, so that it goes on.
+    let Ends { mut news, asks, sign, report: mut of_b } = b;
     tokio::spawn(async move {
         while let Some(news) = news.recv().await {
             if let News::Question(question, answer) = news {
@@ -281,8 +280,49 @@ async fn all_answer_a_question_and_nobody_speaks_for_a_namesake() {
     let mut other = balancer(&etcd.config(), "b", "3");
     reported(&mut other, |report| report.reachable && report.namesake).await;
     assert!(!of_b.borrow_and_update().namesake, "who was first keeps its name");
-    let report = reported(&mut a, |report| report.balancers.len() == 2).await;
-    assert_eq!(report.balancers["b"].id, "2");
+    // And all know of the other one.
+    let told = |report: &Report| report.doubles.contains_key("b/3");
+    let report = reported(&mut a, told).await;
+    assert_eq!((report.balancers.len(), report.balancers["b"].id.as_str()), (2, "2"));
+    assert_eq!(report.doubled("a").into_iter().collect::<Vec<_>>(), ["b"]);
+    // When who was first is gone the name is free.
+    drop((asks, sign));
+    reported(&mut other, |report| report.reachable && !report.namesake).await;
+}
+
+/// Of two of one name that come at once one has it.
+#[tokio::test]
+async fn a_name_is_one_balancers() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut both = ["1", "2"].map(|id| balancer(&etcd.config(), "a", id));
+    for one in &mut both {
+        reported(one, |report| report.reachable && !report.doubles.is_empty()).await;
+    }
+    let doubles = both.iter().filter(|one| one.report.borrow().namesake);
+    assert_eq!(doubles.count(), 1);
+}
+
+/// A store that was restored from an old copy has an old term, and whoever comes to it first may know of no other one:
+/// it takes one above those of the steps that others have followed.
+#[tokio::test]
+async fn a_leader_takes_a_term_that_is_above_all_steps() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut a = balancer(&etcd.config(), "a", "1");
+    assert_eq!(leader(&mut a, 1).await.term, 1);
+    let b = balancer(&etcd.config(), "b", "2");
+    let ack = Ack { id: "2".into(), step: (9, 4), stage: Stage::Done, late: false };
+    b.asks.send(Ask::Ack(ack)).await.expect("it runs");
+    let later = leader(&mut a, 10).await;
+    assert_eq!((later.name.as_str(), later.term), ("a", 10));
+    reported(&mut a, Report::leads).await;
+    // One that has followed such a step itself begins above it.
+    etcd.ctl(&["del", "/weir/", "--prefix"]);
+    let (keeper, mut c) = Keeper::new(etcd.config(), "c".into(), "3".into());
+    tokio::spawn(keeper.above(20).run());
+    drop((a, b));
+    assert_eq!(leader(&mut c, 20).await.term, 21);
 }
 
 /// The leader that a balancer knows of, once it is of this term at least.

@@ -463,6 +463,10 @@ impl<P: Plane> Engine<P> {
         if (missing > 0 || self.waits_for_step()) && Instant::now() < until {
             return;
         }
+        // Nobody tells it of connections, and no step waits for it.
+        if self.is_double() {
+            return;
+        }
         if missing > 0 {
             warn!(missing, "agents of backends have not told what they hold; goes on without");
         }

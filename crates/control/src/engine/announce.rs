@@ -94,6 +94,7 @@ impl<P: Plane> Engine<P> {
                 up: service.pool.iter().filter(takes).count(),
                 need: configured.need as usize,
                 apart: self.is_apart(),
+                namesake: self.is_double(),
             };
             let routes = configured.addresses();
             for route in routes.iter().filter_map(|vip| Route::network(vip.address, vip.bits)) {

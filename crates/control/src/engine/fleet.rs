@@ -7,13 +7,16 @@
 
 mod apart;
 mod begin;
+mod namesake;
 mod status;
+mod stored;
 
 pub use begin::{Start, Ways, begin};
 pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
 
 use self::apart::Apart;
+use self::stored::Behind;
 use super::commands::{Command, Done, Last};
 use super::cookies::settings_of;
 use super::history::{Apply, Beside};
@@ -27,7 +30,7 @@ use crate::config::{Backend, Config, Service, Source};
 use crate::history::Who;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 use weir_fleet::text::{self, Edit};
@@ -39,8 +42,6 @@ use weir_plane::Plane;
 use weir_steering::cheetah::{AllServers, numbers};
 use weir_steering::{MethodId, ServiceId};
 
-/// What could not be followed is tried again after so long.
-const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
 /// Changes that wait for the one that is on its way to the store.
 const MOST_WAITING: usize = 256;
 
@@ -99,6 +100,8 @@ struct Wanted {
     said: Option<String>,
     what: &'static str,
     breaking: bool,
+    /// It is a whole text, in the place of whatever the store has, followed or not.
+    whole: bool,
 }
 
 /// This balancer in its fleet.
@@ -128,13 +131,6 @@ pub(super) struct Fleet {
     pub(super) fetching: Fetching,
     /// Configurations that have come during a step, which is of the one before.
     held: VecDeque<FleetNews>,
-}
-
-struct Behind {
-    document: Option<Document>,
-    revision: i64,
-    why: String,
-    again: Instant,
 }
 
 /// The way to the keeper.
@@ -338,6 +334,7 @@ impl<P: Plane> Engine<P> {
         let name = self.config.balancer.name.clone();
         let fleet = self.fleet.as_mut()?;
         let (keeper, ends) = Keeper::new(store, name, fleet.cache.id.clone());
+        let keeper = keeper.above(fleet.stepping.term());
         let weir_fleet::Ends { asks, sign, report, news } = ends;
         fleet.ends = Some(Contact { asks, sign, report, commands });
         // From now on it is of the fleet, whatever it was before.
@@ -461,6 +458,7 @@ impl<P: Plane> Engine<P> {
         edits: &[Edit],
         said: String,
     ) -> Result<Result<String, Wanted>, EngineError> {
+        self.follows_store()?;
         self.find(service, backend)?;
         self.edited(service, backend, edits, said)
     }
@@ -477,12 +475,14 @@ impl<P: Plane> Engine<P> {
         for edit in edits {
             shared = text::edit(&shared, service, backend, edit)?;
         }
-        if shared == before {
+        // Where the store was restored from an old copy, it is not so there.
+        if shared == before && !self.is_behind() {
             self.tell_last(true);
             return Ok(Ok(format!("{said} already")));
         }
         let said = Some(said);
-        Ok(Err(Wanted { shared, own: None, said, what: "command", breaking: false }))
+        let (what, breaking, whole) = ("command", false, false);
+        Ok(Err(Wanted { shared, own: None, said, what, breaking, whole }))
     }
 
     fn wants_backend(
@@ -490,6 +490,7 @@ impl<P: Plane> Engine<P> {
         service: &str,
         backend: &Backend,
     ) -> Result<Result<String, Wanted>, EngineError> {
+        self.follows_store()?;
         self.service(service)?.may_add(backend, 0)?;
         self.answers_apart(service, backend)?;
         if !backend.nat_sources.is_empty() {
@@ -506,6 +507,7 @@ impl<P: Plane> Engine<P> {
         service: &str,
         wanted: &Backend,
     ) -> Result<Result<String, Wanted>, EngineError> {
+        self.follows_store()?;
         let Some(there) = self.service(service)?.member(&wanted.name) else {
             return self.wants_backend(service, wanted);
         };
@@ -530,11 +532,18 @@ impl<P: Plane> Engine<P> {
             .fleet
             .as_ref()
             .is_some_and(|fleet| fleet.cache.document.is_some() && fleet.shared() == parts.shared);
-        if there {
+        // Who hands in a whole text means it, whatever the store has; a file that is read again may be an old one.
+        let whole = what != "reload" && self.is_behind();
+        if there && !whole {
             // What is this balancer's own needs no store.
-            return self.follow_own(parts.own, breaking, what).map(Ok);
+            let done = self.follow_own(parts.own, breaking, what);
+            return done.map(|said| Ok(said + &self.behind_words()));
         }
-        Ok(Err(Wanted { shared: parts.shared, own: Some(parts.own), said: None, what, breaking }))
+        if !whole {
+            self.follows_store()?;
+        }
+        let (shared, own) = (parts.shared, Some(parts.own));
+        Ok(Err(Wanted { shared, own, said: None, what, breaking, whole }))
     }
 
     /// Follows another configuration of this balancer alone.
@@ -627,7 +636,7 @@ impl<P: Plane> Engine<P> {
             return Err(EngineError::Invalid("this balancer is of no fleet".into()));
         };
         let report = fleet.report();
-        let Some(expected) = fleet.revision.filter(|_| report.reachable) else {
+        let Some(expected) = fleet.replaces(wanted.whole).filter(|_| report.reachable) else {
             let why = report.error.unwrap_or_else(|| "it was not heard yet".into());
             let why = why.trim_start_matches("the store cannot be reached: ").to_owned();
             return Err(FleetError::Unreachable(format!("{why}; nothing has changed")).into());
@@ -667,12 +676,19 @@ impl<P: Plane> Engine<P> {
     pub(super) fn keys_for(&self, config: &Config) -> Result<BTreeMap<String, Keys>, EngineError> {
         let mut all = BTreeMap::new();
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
-            let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
+            // Others may follow what this balancer cannot.
+            let theirs = self.keys_not_followed(&wanted.name).filter(|_| now.is_none());
+            let of_theirs = || {
+                let salts = theirs.map(|keys| serde_json::from_value::<Salts>(keys.salts.clone()));
+                salts.and_then(Result::ok).unwrap_or_default()
+            };
+            let mut salts = now.map_or_else(of_theirs, |now| now.salts.clone());
             salts.follow(&wanted.addresses());
+            let drawn = || theirs.map_or_else(rand::random, |keys| keys.seed);
             let keys = Keys {
-                seed: now.map_or_else(rand::random, |now| now.seed),
+                seed: now.map_or_else(drawn, |now| now.seed),
                 salts: serde_json::to_value(&salts).unwrap_or_default(),
-                servers: numbered(wanted, now)?,
+                servers: numbered(wanted, now, theirs)?,
             };
             all.insert(wanted.name.clone(), keys);
         }
@@ -790,72 +806,6 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Nobody has put a configuration into the store, or it has lost it: it gets what is in force here.
-    fn store_is_empty(&mut self) {
-        let Some(fleet) = &mut self.fleet else { return };
-        fleet.revision = Some(0);
-        fleet.behind = None;
-        if fleet.proposing {
-            return;
-        }
-        let shared = match &fleet.cache.document {
-            Some(document) => document.text.clone(),
-            None => match Config::text(&self.config_path)
-                .map_err(EngineError::from)
-                .and_then(|text| Ok(text::split(&text)?.shared))
-            {
-                Ok(shared) => shared,
-                Err(error) => {
-                    return warn!(%error, "the fleet gets no configuration from this balancer");
-                }
-            },
-        };
-        // Who has no services has none to give.
-        if shared.is_empty() {
-            return;
-        }
-        info!("the store has no configuration; it gets the one of this balancer");
-        let said = Some("the store was empty".to_owned());
-        self.propose(Wanted { shared, own: None, said, what: "start", breaking: false }, None);
-    }
-
-    fn store_has(&mut self, document: Document, revision: i64) {
-        let Some(fleet) = &mut self.fleet else { return };
-        if let Some(kept) = &fleet.cache.document {
-            if *kept == document {
-                (fleet.revision, fleet.behind) = (Some(revision), None);
-                return;
-            }
-            if document.change <= kept.change {
-                let why = format!(
-                    "the store has change {} ({}), which is not the change {} that this balancer follows: was it \
-                     restored from a copy? This balancer goes on as it is; weir apply on the one that is right \
-                     puts its configuration in force everywhere",
-                    document.change, document.by, kept.change
-                );
-                fleet.revision = Some(revision);
-                return self.not_followed(None, revision, why);
-            }
-        }
-        let what = "fleet";
-        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
-        let followed = self.follow_document(document.clone(), revision, None, what);
-        self.asked_by(Who::nobody("weir"));
-        match followed {
-            Ok(_) | Err(EngineError::Unfinished(_)) => {}
-            Err(error) => self.not_followed(Some(document), revision, error.to_string()),
-        }
-    }
-
-    fn not_followed(&mut self, document: Option<Document>, revision: i64, why: String) {
-        let Some(fleet) = &mut self.fleet else { return };
-        if fleet.behind.as_ref().is_none_or(|behind| behind.why != why) {
-            warn!(why, "what the store has is not followed");
-        }
-        let again = Instant::now() + FOLLOW_AGAIN;
-        fleet.behind = Some(Behind { document, revision, why, again });
-    }
-
     /// Follows what the store has. Nothing has changed after an error, unless that is
     /// [`EngineError::Unfinished`].
     fn follow_document(
@@ -897,25 +847,14 @@ impl<P: Plane> Engine<P> {
         }
         done
     }
-
-    /// Tries again what could not be followed, and says what this balancer does.
-    pub(super) fn look_at_fleet(&mut self) {
-        let due = self.fleet.as_mut().filter(|fleet| !fleet.stepping.is_in_step());
-        let due = due.and_then(|fleet| {
-            let behind = fleet.behind.as_mut().filter(|behind| behind.again <= Instant::now())?;
-            behind.again = Instant::now() + FOLLOW_AGAIN;
-            Some((behind.document.clone()?, behind.revision))
-        });
-        if let Some((document, revision)) = due {
-            self.store_has(document, revision);
-        }
-        self.look_whether_apart();
-        self.tell_fleet();
-    }
 }
 
 /// The servers of a service by number, as they are to be.
-fn numbered(wanted: &Service, now: Option<&ServiceRuntime>) -> Result<Vec<Numbered>, EngineError> {
+fn numbered(
+    wanted: &Service,
+    now: Option<&ServiceRuntime>,
+    theirs: Option<&Keys>,
+) -> Result<Vec<Numbered>, EngineError> {
     if wanted.method.id() != MethodId::Cheetah {
         return Ok(Vec::new());
     }
@@ -923,6 +862,10 @@ fn numbered(wanted: &Service, now: Option<&ServiceRuntime>) -> Result<Vec<Number
     let before = now.filter(|now| now.in_force.method.id() == MethodId::Cheetah);
     let list = before
         .map(|now| now.servers.clone().unwrap_or_else(|| now.builder.numbered(&now.members())));
+    let list = list.or_else(|| {
+        let servers = theirs?.servers.iter();
+        Some(servers.map(|one| (one.name.clone(), one.left)).collect())
+    });
     let mut all = AllServers::of_list(numbers(&settings), &list.unwrap_or_default());
     all.keep_only(|name| wanted.backends.iter().any(|backend| backend.name == name));
     for backend in &wanted.backends {

@@ -6,10 +6,13 @@
 //! everybody through its stages.
 
 mod alone;
+mod anew;
+mod heard;
 mod lead;
 mod learn;
 mod record;
 
+use self::anew::Anew;
 use super::service::{PoolMember, ServiceRuntime};
 use super::{Engine, PlaneResult, tolerate};
 use schemars::JsonSchema;
@@ -19,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ack, Ask, Did, FLIGHT, FleetError, LEASE, Pools, Share, Stage, Step, StepId};
+use weir_fleet::{Ack, Ask, Did, FLIGHT, LEASE, Pools, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
@@ -134,6 +137,10 @@ pub(super) struct Stepping {
     /// Since when the store does not answer, and whether it has said since which step it has.
     alone: Option<Instant>,
     heard: bool,
+    /// The store has an earlier step than the one that is followed here, or none.
+    outlived: bool,
+    /// The leader: what is to be made anew although no pool has changed.
+    anew: Anew,
     /// Something of this process stands in the log of steps.
     noted: bool,
     /// What does, for tests.
@@ -143,9 +150,12 @@ pub(super) struct Stepping {
 
 impl Stepping {
     /// Goes on from the last step whose pools were in force here, and the one that the store has, as far as it
-    /// answers.
+    /// answers. A store that was restored from an old copy has one that is over for all others, too.
     pub fn new(kept: Option<Step>, step: Option<Step>) -> Self {
-        let (committed, step) = (None, step.or_else(|| kept.clone()));
+        let at = |step: &Step| (step.id(), step.stage);
+        let earlier = |step: &Step| kept.as_ref().is_some_and(|kept| at(step) < at(kept));
+        let step = step.filter(|step| !earlier(step)).or_else(|| kept.clone());
+        let committed = None;
         let kept = Arc::new(kept.map_or_else(Pools::new, |kept| kept.pools));
         Self {
             kept,
@@ -176,6 +186,8 @@ impl Stepping {
             silent: Vec::new(),
             alone: None,
             heard: false,
+            outlived: false,
+            anew: Anew::default(),
             noted: false,
             #[cfg(test)]
             marks: Vec::new(),
@@ -382,57 +394,6 @@ impl<P: Plane> Engine<P> {
         match self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.is_busy()) {
             true => Duration::from_millis(1),
             false => usual,
-        }
-    }
-
-    /// The store has this step.
-    pub(super) fn store_has_step(&mut self, step: Option<Box<Step>>, at: i64) {
-        let Some(fleet) = &mut self.fleet else { return };
-        let stepping = &mut fleet.stepping;
-        (stepping.step_at, stepping.news, stepping.heard) = (at, true, true);
-        let followed = stepping.step.as_ref().map(|step| step.id()).max(stepping.over);
-        let old = |step: &Step| followed.is_some_and(|followed| step.id() < followed);
-        let step = match step.filter(|step| !old(step)) {
-            Some(step) => Some(Arc::new(*step)),
-            // The store has lost its data, or has those of a copy: what has begun ends as it can.
-            None => stepping.step.as_ref().map(|step| {
-                let committed = step.stage >= Stage::Commit;
-                Arc::new(if committed { step.onward().onward() } else { step.given_up() })
-            }),
-        };
-        if stepping.step != step {
-            // The table that was to be followed is lost, and another one takes its place.
-            let tables = |step: &Option<Arc<Step>>| {
-                step.as_ref().map(|step| (step.id(), step.stage, step.next_tables.clone()))
-            };
-            let (before, now) = (tables(&stepping.step), tables(&step));
-            if let (Some((id, Stage::Commit, was)), Some((same, Stage::Commit, is))) = (before, now)
-                && id == same
-                && was != is
-            {
-                (stepping.committed, stepping.acked) = (None, Some((id, Stage::Collect)));
-            }
-            (stepping.step, stepping.since, stepping.over) = (step, Instant::now(), None);
-            if let Some((id, stage)) = stepping.step.as_ref().map(|step| (step.id(), step.stage)) {
-                self.note(id, Did::Hears(stage));
-            }
-        }
-    }
-
-    /// The step that this balancer wrote as the leader is in the store, or not.
-    pub(super) fn step_written(&mut self, result: Result<(), FleetError>) {
-        let Some(fleet) = &mut self.fleet else { return };
-        let stepping = &mut fleet.stepping;
-        stepping.writing = false;
-        if let Err(error) = result {
-            match error {
-                FleetError::Large { .. } => {
-                    warn!(%error, "a change of pools is not made");
-                    stepping.why = Some(format!("a change of pools in step is not made: {error}"));
-                }
-                _ => debug!(%error, "a step was not written"),
-            }
-            stepping.pause();
         }
     }
 

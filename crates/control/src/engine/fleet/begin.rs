@@ -1,6 +1,7 @@
 //! What a start of a balancer goes by that is of a fleet: its own part of the configuration, by its file or as it was
 //! in force last, and the services that the store has, or that were followed last.
 
+use super::namesake::own_name;
 use super::{Begun, parse};
 use crate::config::{Config, PlaneKind};
 use crate::engine::EngineError;
@@ -51,6 +52,7 @@ pub async fn begin(
     let (mut step, mut followed) = (None, seen.is_ok());
     let found = match seen {
         Ok(seen) => {
+            let seen = own_name(store, &config.balancer.name, &cache.id, seen).await?;
             step = seen.step.map(|(step, _)| step);
             seen.document
         }

@@ -1,12 +1,12 @@
 //! What a balancer says of itself to its fleet, and what it can tell of the others.
 
 use super::super::agents::place;
-use super::{Fleet, ServiceRuntime, now};
+use super::{Fleet, ServiceRuntime, namesake, now};
 use crate::certificates::warning_for_store;
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_fleet::{Document, Leader, ServiceSign, Sign};
 use weir_hash::HashKey;
 use weir_plane::Plane;
@@ -144,8 +144,7 @@ impl<P: Plane> Engine<P> {
         if let Some(ends) = fleet.ends.as_ref().filter(|_| !report.namesake) {
             signs.insert(own.clone(), ends.sign.borrow().clone());
         }
-        let names =
-            report.members.iter().chain(signs.keys()).collect::<std::collections::BTreeSet<_>>();
+        let names = report.members.iter().chain(signs.keys()).collect::<BTreeSet<_>>();
         let last = report.change.max(fleet.change());
         let balancers = names.into_iter().map(|name| {
             let sign = signs.get(name).cloned();
@@ -165,6 +164,7 @@ impl<P: Plane> Engine<P> {
                 document.change, document.who, document.by, document.what
             )
         });
+        let doubled = report.doubled(own);
         Ok(FleetStatus {
             name: own.clone(),
             store: store.to_string(),
@@ -176,7 +176,7 @@ impl<P: Plane> Engine<P> {
             resyncs: report.resyncs,
             leads: report.leads(),
             leader: report.leader,
-            disagreements: disagreements(&balancers, report.namesake.then_some(own)),
+            disagreements: disagreements(&balancers, &doubled),
             balancers,
             step: self.step_status(),
         })
@@ -197,10 +197,14 @@ impl<P: Plane> Engine<P> {
                 fleet.change()
             ));
         }
-        if report.namesake {
-            warnings.push(
-                "another balancer of the fleet has the name of this one; set balancer.name".into(),
-            );
+        let own = &self.config.balancer.name;
+        warnings.extend(namesake::warning(&report, own));
+        if report.reachable {
+            let sign = fleet.ends.as_ref().map(|ends| ends.sign.borrow().clone());
+            let sign = sign.as_ref().filter(|_| !report.namesake).map(|sign| (own, sign));
+            let others = report.balancers.iter().filter(|(name, _)| *name != own);
+            // Who has no table yet takes no packets.
+            warnings.extend(tables_differ(others.chain(sign), false));
         }
         warnings
             .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
@@ -289,30 +293,43 @@ pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> S
     slots.end(image.method(), &image.header().key)
 }
 
-/// In what balancers differ that should be alike.
-fn disagreements(balancers: &[BalancerStatus], namesake: Option<&String>) -> Vec<String> {
-    let mut said: Vec<String> = namesake
-        .map(|name| format!("two balancers are called {name}; rename one of them"))
-        .into_iter()
-        .collect();
+/// In what balancers differ that should be alike. `doubled`: the names that more than one has.
+fn disagreements(balancers: &[BalancerStatus], doubled: &BTreeSet<String>) -> Vec<String> {
+    let names = doubled.iter();
+    let mut said: Vec<String> =
+        names.map(|name| format!("two balancers are called {name}; rename one of them")).collect();
+    let signs = || {
+        let signs = balancers.iter();
+        signs.filter_map(|balancer| Some((&balancer.name, balancer.sign.as_ref()?)))
+    };
+    said.extend(signs().filter_map(|(name, sign)| {
+        let trouble = sign.trouble.as_ref()?;
+        Some(format!("{name} does not follow the store: {trouble}"))
+    }));
+    said.extend(tables_differ(signs(), true));
+    said
+}
+
+/// Services whose tables differ, a sentence each. `all`: those included who have none yet.
+fn tables_differ<'a>(
+    signs: impl Iterator<Item = (&'a String, &'a Sign)>,
+    all: bool,
+) -> Vec<String> {
     let mut tables: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
-    for balancer in balancers {
-        let Some(sign) = &balancer.sign else { continue };
-        if let Some(trouble) = &sign.trouble {
-            said.push(format!("{} does not follow the store: {trouble}", balancer.name));
-        }
-        for service in &sign.services {
+    for (name, sign) in signs {
+        for service in sign.services.iter().filter(|service| all || service.digest.is_some()) {
             let digest = service.digest.as_deref().unwrap_or("no table");
             let of = tables.entry(&service.name).or_default();
-            of.entry(digest).or_default().push(&balancer.name);
+            of.entry(digest).or_default().push(name);
         }
     }
-    for (service, digests) in tables.iter().filter(|(_, digests)| digests.len() > 1) {
+    let differ = tables.iter().filter(|(_, digests)| digests.len() > 1);
+    let sentences = differ.map(|(service, digests)| {
         let groups: Vec<String> = digests
             .iter()
             .map(|(digest, names)| format!("{digest} on {}", names.join(", ")))
             .collect();
-        said.push(format!("service {service}: tables differ: {}", groups.join("; ")));
-    }
-    said
+        format!("service {service}: tables differ: {}", groups.join("; "))
+    });
+    sentences.collect()
 }

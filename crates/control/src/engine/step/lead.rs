@@ -29,9 +29,17 @@ impl<P: Plane> Engine<P> {
             return;
         }
         let step = fleet.stepping.step.clone();
+        let again = fleet.tells_again();
         match step.as_ref().filter(|step| step.stage != Stage::Done) {
             // Not before this one has done its part of the last.
             None if step.as_ref().is_some_and(|step| fleet.stepping.over != Some(step.id())) => {}
+            // Whoever starts goes by the one that the store has.
+            None if again => {
+                if let Some(last) = step.as_deref() {
+                    info!(step = last.number, "the store has lost this step, and gets it again");
+                    self.write_step(Step { term, ..last.clone() });
+                }
+            }
             None => self.begin_step(step.as_deref(), term),
             Some(step) => {
                 let mut missing = fleet.with_report(|report| step.missing(report));
@@ -105,7 +113,7 @@ impl<P: Plane> Engine<P> {
     /// included who have died meanwhile.
     fn give_up(&mut self, step: &Step, term: u64) {
         let mut last = Step { term, ..step.clone() };
-        last.next.extend(self.wanted_pools(&step.pools, &step.tables));
+        last.next.extend(self.wanted_pools(&step.pools, &step.tables, &BTreeSet::new()));
         self.write_step(last.given_up());
     }
 
@@ -142,9 +150,17 @@ impl<P: Plane> Engine<P> {
 
     /// Begins a step, if pools are other than they were in the last one.
     fn begin_step(&mut self, last: Option<&Step>, term: u64) {
-        let can = self.can_step();
+        if !self.can_step() {
+            return;
+        }
+        // Pools of an earlier step than others have followed are not to be gone back to: all get the next ones.
+        let Ok(ahead) = self.step_ahead() else { return };
+        let anew = self.to_make_anew();
+        let last_number = last.map_or(0, |last| last.number).max(ahead.map_or(0, |(_, at)| at));
+        let last = last.filter(|_| ahead.is_none());
         let Some(fleet) = &mut self.fleet else { return };
-        if !can {
+        // The keeper takes a later one.
+        if ahead.is_some_and(|(begun, _)| begun > term) {
             return;
         }
         let highest = fleet.stepping.over.map_or(0, |(_, number)| number);
@@ -166,7 +182,7 @@ impl<P: Plane> Engine<P> {
         let empty = Pools::new();
         let before = last.map_or(&empty, |last| &last.pools);
         let tables = last.map_or_else(BTreeMap::new, |last| last.tables.clone());
-        let next = self.wanted_pools(before, &tables);
+        let next = self.wanted_pools(before, &tables, &anew);
         let whole = self.misses_nobody(&next);
         let Some(fleet) = &mut self.fleet else { return };
         if next.is_empty() {
@@ -182,7 +198,7 @@ impl<P: Plane> Engine<P> {
         let services = &self.services;
         let stays = |(name, _): &(&String, &Vec<Share>)| services.contains_key(*name);
         let pools = before.iter().filter(stays).map(|(name, pool)| (name.clone(), pool.clone()));
-        let number = last.map_or(0, |last| last.number).max(highest) + 1;
+        let number = last_number.max(highest) + 1;
         let (stage, pools) = (Stage::Prepare, pools.collect());
         let tables = tables.into_iter().filter(|(name, _)| self.has_shared(name)).collect();
         let next_tables = BTreeMap::new();
@@ -203,6 +219,9 @@ impl<P: Plane> Engine<P> {
             rows,
             next_rows,
         };
+        if !waits && behind.is_empty() && whole {
+            self.makes_anew(&anew);
+        }
         // Who is dead is not waited with.
         match step.has_dead() {
             false if waits || !behind.is_empty() || !whole => {}
@@ -211,8 +230,14 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// The pools as they are to be, of those services where that is another than before.
-    fn wanted_pools(&mut self, before: &Pools, tables: &BTreeMap<String, String>) -> Pools {
+    /// The pools as they are to be, of those services where that is another than before; and of those in `anew`, whose
+    /// tables are to be made anew.
+    fn wanted_pools(
+        &mut self,
+        before: &Pools,
+        tables: &BTreeMap<String, String>,
+        anew: &BTreeSet<String>,
+    ) -> Pools {
         let mut next = Pools::new();
         let asked = self.fleet.as_ref().map(|fleet| {
             fleet.with_report(|report| {
@@ -228,10 +253,11 @@ impl<P: Plane> Engine<P> {
             let now = Instant::now();
             let trouble = service.trouble.as_ref().is_some_and(|trouble| trouble.again <= now);
             let table = tables.get(name);
-            let lost = service.is_shared()
-                && (table.is_none_or(|digest| service.lacks(digest))
-                    || service.waits_for_table()
-                    || asked.contains(name));
+            let lost = anew.contains(name)
+                || service.is_shared()
+                    && (table.is_none_or(|digest| service.lacks(digest))
+                        || service.waits_for_table()
+                        || asked.contains(name));
             if !service.dirty && !trouble && !lost && before.contains_key(name) {
                 continue;
             }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::engine::fleet::digest_of;
-use weir_fleet::{Cache, Document, text};
+use tokio::sync::{mpsc, watch};
+use weir_fleet::{Ask, Cache, Document, Report, Sign, text};
 use weir_steering::cheetah::servers;
 
 /// What is a balancer's own.
@@ -219,4 +220,127 @@ fn who_was_alone_and_has_connections_is_asked_before_they_break() {
     assert!(refused.contains("the fleet hashes it under another key"), "{refused}");
     let engine = with(Soft::new(memory), true).expect("it is asked for");
     assert_eq!(engine.services["a"].seed, document.services["a"].seed);
+}
+
+/// A store that takes each change.
+struct Taking {
+    runtime: tokio::runtime::Runtime,
+    asks: mpsc::Receiver<Ask>,
+    commands: Commands,
+    report: watch::Sender<Report>,
+    _sign: watch::Receiver<Sign>,
+}
+
+impl Taking {
+    fn of(world: &mut World) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (asks, asked) = mpsc::channel(8);
+        let (sign, signed) = watch::channel(Sign::default());
+        let (report, reported) = watch::channel(Report::default());
+        report.send_modify(|report| report.reachable = true);
+        let (sender, commands) = channel(8).expect("descriptors");
+        let fleet = world.engine.fleet.as_mut().expect("it is of one");
+        fleet.keep_by(asks, sign, reported, sender);
+        Self { runtime, asks: asked, commands, report, _sign: signed }
+    }
+
+    /// What becomes of a command, and the document that the store gets by it, with the revision that it replaces.
+    fn ask(
+        &mut self,
+        world: &mut World,
+        command: impl FnOnce(oneshot::Sender<commands::Done>) -> Command,
+    ) -> (commands::Done, Option<(Document, i64)>) {
+        let (reply, mut answer) = oneshot::channel();
+        let guard = self.runtime.enter();
+        world.engine.handle(command(reply));
+        drop(guard);
+        self.settle();
+        let mut put = None;
+        while let Ok(ask) = self.asks.try_recv() {
+            let Ask::Put { document, expected, then } = ask else { continue };
+            put = Some((*document, expected));
+            let _ = then.send(Ok(expected + 1));
+        }
+        self.settle();
+        let _guard = self.runtime.enter();
+        self.commands.take(8, |command| {
+            world.engine.handle(command);
+            true
+        });
+        (answer.try_recv().expect("each command is answered"), put)
+    }
+
+    fn settle(&self) {
+        self.runtime.block_on(async {
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    fn hears(&self, world: &mut World, document: &Document, revision: i64) {
+        self.report.send_modify(|report| report.change = document.change);
+        world.hears(document, revision);
+    }
+}
+
+fn apply(text: String) -> impl FnOnce(oneshot::Sender<commands::Done>) -> Command {
+    let (file, break_connections, expect) = ("weir.toml".into(), false, None);
+    let apply = Apply { file, text, break_connections, expect };
+    move |reply| Command::Apply(Box::new(apply), reply)
+}
+
+/// Whatever the store has that this balancer does not follow, a whole text takes its place, and so does the one that is
+/// in force; what would be made of a document that is not the fleet's any more says how to get out of that.
+#[test]
+fn a_whole_text_takes_the_place_of_what_is_not_followed() {
+    let mut world = member(&first());
+    let mut store = Taking::of(&mut world);
+    let document = world.document(5, &shared(&[1, 2, 3]));
+    store.hears(&mut world, &document, 5);
+    assert_eq!(world.fleet_says(), "");
+    let whole = text::join(&own(&world.directory), &document.text);
+    let (said, put) = store.ask(&mut world, apply(whole.clone()));
+    assert!(said.is_ok() && put.is_none(), "{said:?}: it is in force everywhere");
+
+    // One that no balancer of this version can follow.
+    let mut later = world.document(7, &shared(&[1, 2]));
+    later.text = later.text.replace("name = \"a\"", "name = \"a\"\nnew_field = 1");
+    later.by = "lb9".into();
+    store.hears(&mut world, &later, 7);
+    assert!(world.fleet_says().contains("new_field"), "{}", world.fleet_says());
+    let weight = |reply| Command::Weight("a".into(), "b1".into(), 3, reply);
+    let (refused, put) = store.ask(&mut world, weight);
+    let refused = refused.expect_err("it would be made of an earlier one");
+    let said = refused.to_string();
+    assert!(
+        said.contains("follows change 5, and not change 7 of the fleet (by lb9)")
+            && said.contains("weir apply of the file that is right")
+            && !said.contains("ask again"),
+        "{said}"
+    );
+    assert!(refused.kind() == crate::engine::Kind::Conflict && put.is_none());
+    let from = Source::Text { name: "weir.toml".into(), text: whole.as_str().into() };
+    let plan = world.engine.plan_in_fleet(Some(from)).expect("it can be looked at");
+    assert!(plan.changes && plan.settings[0].to == 8, "{:?}", plan.settings);
+    // A file that is read again is none that somebody means.
+    let reload = |reply| Command::Reload(false, reply);
+    let (said, put) = store.ask(&mut world, reload);
+    assert!(put.is_none(), "{said:?}");
+    let said = said.expect("its own part is followed");
+    assert!(said.contains("what the store has is not followed"), "{said}");
+    let (said, put) = store.ask(&mut world, apply(whole.clone()));
+    let said = said.expect("it is written");
+    assert!(said.contains("change 8 of the fleet"), "{said}");
+    let (put, expected) = put.expect("it is written");
+    assert_eq!((put.change, &put.text, expected), (8, &document.text, 7));
+    assert_eq!(world.fleet_says(), "");
+
+    // And one that was restored from an old copy.
+    store.hears(&mut world, &document, 3);
+    assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
+    let (said, put) = store.ask(&mut world, apply(whole));
+    let (put, expected) = put.unwrap_or_else(|| panic!("{said:?}"));
+    assert_eq!((put.change, &put.text, expected), (9, &document.text, 3));
+    assert_eq!(world.fleet_says(), "");
 }

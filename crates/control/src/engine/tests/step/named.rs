@@ -1,5 +1,7 @@
 //! Histories of steps that are told, and not drawn.
 
+mod copies;
+
 use super::*;
 
 fn one_fleet(method: &'static str) -> Fleet {

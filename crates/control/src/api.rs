@@ -28,7 +28,7 @@ mod socket;
 pub mod wait;
 mod watch;
 
-pub use client::{Client, ClientError, PATIENCE};
+pub use client::{Client, ClientError, PATIENCE, quoted};
 pub use grpc::PROTO;
 pub use socket::listen;
 pub use watch::{EventList, Rate, Rates};

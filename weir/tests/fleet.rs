@@ -553,6 +553,9 @@ fn agents_that_are_given_one_balancer_tell_all() {
     });
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "spread anew");
+    let said = common::command(&all[1], "backend weight web4 b0 3");
+    assert!(said.contains("of the fleet; the pool of web4 changes in step"), "{said}");
+    agree(&fleet);
 
     // The one that they are given dies, and they start again.
     fleet.die(0).unwrap();

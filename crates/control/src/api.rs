@@ -474,7 +474,8 @@ async fn forget(State(engine): State<Sender>, Path(name): Path<String>) -> Reply
     let known = status.balancers.iter().find(|balancer| balancer.name == name);
     let known = known
         .ok_or_else(|| Failure(Kind::NotFound, format!("the fleet has no balancer {name}")))?;
-    if known.role != "away" {
+    // Who is unknown the store knows, and says why nothing can be asked of it.
+    if known.role != "away" && known.role != "unknown" {
         let wrong = format!("{name} is not away; end it first");
         return Err(Failure(Kind::Conflict, wrong));
     }

@@ -201,7 +201,10 @@ impl Keeper {
             }
             report.reachable = false;
             report.error = Some(text);
-            report.balancers.clear();
+            // A session that fails before it has begun knows nothing newer.
+            if !report.balancers.is_empty() {
+                report.before = std::mem::take(&mut report.balancers);
+            }
             report.acks.clear();
             (report.leader, report.leads_until) = (None, None);
         });
@@ -333,6 +336,7 @@ impl Keeper {
             report.change = seen.document.as_ref().map_or(0, |(document, _)| document.change);
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
+            report.before.clear();
             report.acks.clone_from(&seen.acks);
         });
         self.seat_taken(None);
@@ -586,8 +590,7 @@ fn bytes_of(mut sign: Sign) -> Vec<u8> {
 
 /// Answers that there is no store.
 fn refuse(ask: Ask, why: &str) {
-    let error =
-        || FleetError::Unreachable(why.trim_start_matches("the store cannot be reached: ").into());
+    let error = || FleetError::without(why, "");
     match ask {
         Ask::Put { then, .. } => drop(then.send(Err(error()))),
         Ask::Step { then, .. } => drop(then.send(Err(error()))),

@@ -692,9 +692,9 @@ impl<P: Plane> Engine<P> {
         };
         let report = fleet.report();
         let Some(expected) = fleet.revision.filter(|_| report.reachable) else {
-            let why = report.error.unwrap_or_else(|| "it was not heard yet".into());
-            let why = why.trim_start_matches("the store cannot be reached: ").to_owned();
-            return Err(FleetError::Unreachable(format!("{why}; nothing has changed")).into());
+            let unheard = || FleetError::Unreachable("it was not heard yet".into()).to_string();
+            let why = report.error.unwrap_or_else(unheard);
+            return Err(FleetError::without(&why, "; nothing has changed").into());
         };
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
@@ -802,9 +802,9 @@ impl<P: Plane> Engine<P> {
                     }
                     followed => followed,
                 };
-                let away = self.away();
+                let beside = self.away() + &self.in_step_words();
                 followed.map(|followed| {
-                    format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))
+                    format!("{}; change {change} of the fleet{beside}", said.unwrap_or(followed))
                 })
             }
             Err(FleetError::Conflict { has, by, .. }) => {
@@ -974,6 +974,7 @@ impl<P: Plane> Engine<P> {
             self.store_has(document, revision);
         }
         self.look_whether_apart();
+        self.look_whether_pools_wait();
         self.tell_fleet();
     }
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::engine::fleet::digest_of;
-use weir_fleet::{Cache, Document, text};
+use std::collections::BTreeMap;
+use tokio::sync::{mpsc, watch};
+use weir_fleet::{Cache, Document, Report, Sign, text};
 use weir_steering::cheetah::servers;
 
 /// What is a balancer's own.
@@ -219,4 +221,41 @@ fn who_was_alone_and_has_connections_is_asked_before_they_break() {
     assert!(refused.contains("the fleet hashes it under another key"), "{refused}");
     let engine = with(Soft::new(memory), true).expect("it is asked for");
     assert_eq!(engine.services["a"].seed, document.services["a"].seed);
+}
+
+/// Without the store nobody knows what the others do: they are not away, what they have said last is there, and why
+/// nothing is heard is said as it is.
+#[test]
+fn who_is_not_heard_of_without_the_store_is_unknown() {
+    let mut world = member(&first());
+    let (asks, _asked) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    let (sender, _commands) = channel(16).expect("descriptors");
+    world.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
+    let others = |world: &World| {
+        let status = world.engine.fleet_status().expect("it is of one");
+        assert_eq!(status.disagreements, Vec::<String>::new());
+        let own = status.balancers.iter().find(|one| one.name == status.name);
+        assert_ne!(own.expect("itself").role, "unknown");
+        let others = status.balancers.iter().filter(|one| one.name != status.name);
+        let said = others.map(|one| format!("{} {} {}", one.name, one.role, one.sign.is_some()));
+        said.collect::<Vec<_>>()
+    };
+    report.send_modify(|report| {
+        (report.reachable, report.change) = (true, 1);
+        report.members = ["lb2", "lb3"].map(String::from).into();
+        let sign = Sign { id: "2".into(), change: 1, ..Sign::default() };
+        report.balancers = BTreeMap::from([("lb2".to_owned(), sign)]);
+    });
+    assert_eq!(others(&world), ["lb2 serves true", "lb3 away false"]);
+    let why = "/weir/config in the store cannot be used: it is of version 9";
+    report.send_modify(|report| {
+        (report.reachable, report.error) = (false, Some(why.into()));
+        report.before = std::mem::take(&mut report.balancers);
+    });
+    assert_eq!(others(&world), ["lb2 unknown true", "lb3 unknown false"]);
+    let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
+    let refused = refused.expect_err("the store takes nothing").to_string();
+    assert_eq!(refused, format!("{why}; nothing has changed"));
 }

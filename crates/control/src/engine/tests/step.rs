@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{
-    Ack, Ask, Cache, Did, Document, Mark, Report, Sign, Stage, Step, cache_path, text,
+    Ack, Ask, Cache, Did, Document, Leader, Mark, Report, Sign, Stage, Step, cache_path, text,
 };
 use weir_rpc::Endpoints;
 use weir_rpc::message::{Connection, Kind};
@@ -422,7 +422,7 @@ impl Fleet {
                 // A lease that has run out is no lead, whoever has heard of what.
                 let until = (leader == at && self.leader == at).then_some(far());
                 member.report.send_modify(|report| {
-                    let seat = weir_fleet::Leader { term, ..weir_fleet::Leader::default() };
+                    let seat = Leader { name: name(leader), term, ..Leader::default() };
                     report.leader = Some(seat);
                     *report = std::mem::take(report).leading(until);
                 });

@@ -6,6 +6,7 @@
 //! this one at the moment that it has its answer. Without the store everything goes on as it is.
 
 mod apart;
+mod named;
 mod status;
 
 pub use status::{BalancerStatus, FleetStatus};
@@ -84,8 +85,6 @@ pub struct Proposed {
     own: Option<String>,
     /// What was done, in words; none: what following it says.
     said: Option<String>,
-    what: &'static str,
-    who: Who,
     reply: Option<oneshot::Sender<Done>>,
     last: Option<oneshot::Sender<Last>>,
 }
@@ -126,6 +125,8 @@ pub(super) struct Fleet {
     pub(super) fetching: Fetching,
     /// Configurations that have come during a step, which is of the one before.
     held: VecDeque<FleetNews>,
+    /// The change that is followed just now, and what it has done, if that was said.
+    following: Option<(u64, Option<String>)>,
 }
 
 struct Behind {
@@ -261,6 +262,7 @@ impl Fleet {
             stepping,
             fetching: Fetching::default(),
             held: VecDeque::new(),
+            following: None,
         }
     }
 
@@ -665,8 +667,7 @@ impl<P: Plane> Engine<P> {
                 return;
             }
         };
-        let Wanted { own, said, what, .. } = wanted;
-        let who = self.who.clone();
+        let Wanted { own, said, .. } = wanted;
         let Some(fleet) = &mut self.fleet else { return };
         let made_of = fleet.change();
         let Some(ends) = &fleet.ends else { return };
@@ -674,7 +675,7 @@ impl<P: Plane> Engine<P> {
         let (then, answer) = oneshot::channel();
         let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
         let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
-        let proposed = Box::new(Proposed { document, made_of, own, said, what, who, reply, last });
+        let proposed = Box::new(Proposed { document, made_of, own, said, reply, last });
         tokio::spawn(async move {
             let gone = || FleetError::Unreachable("this balancer ends".into());
             let result = match asks.send(ask).await {
@@ -782,16 +783,14 @@ impl<P: Plane> Engine<P> {
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
-        let Proposed { document, made_of, own, said, what, who, reply, last } = proposed;
+        let Proposed { document, made_of, own, said, reply, last } = proposed;
         if let Some(fleet) = &mut self.fleet {
             fleet.proposing = false;
         }
         let change = document.change;
         let done = match result {
             Ok(revision) => {
-                self.asked_by(who);
-                let followed = self.follow_document(document.clone(), revision, own, what);
-                self.asked_by(Who::nobody("weir"));
+                let followed = self.follow_document(document.clone(), revision, own);
                 let followed = match followed {
                     Err(error) if !matches!(error, EngineError::Unfinished(_)) => {
                         self.not_followed(Some(document), revision, error.to_string());
@@ -901,11 +900,7 @@ impl<P: Plane> Engine<P> {
                 return self.not_followed(None, revision, why);
             }
         }
-        let what = "fleet";
-        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
-        let followed = self.follow_document(document.clone(), revision, None, what);
-        self.asked_by(Who::nobody("weir"));
-        match followed {
+        match self.follow_document(document.clone(), revision, None) {
             Ok(_) | Err(EngineError::Unfinished(_)) => {}
             Err(error) => self.not_followed(Some(document), revision, error.to_string()),
         }
@@ -922,13 +917,7 @@ impl<P: Plane> Engine<P> {
 
     /// Follows what the store has. Nothing has changed after an error, unless that is
     /// [`EngineError::Unfinished`].
-    fn follow_document(
-        &mut self,
-        document: Document,
-        revision: i64,
-        own: Option<String>,
-        what: &str,
-    ) -> Done {
+    fn follow_document(&mut self, document: Document, revision: i64, own: Option<String>) -> Done {
         let Some(fleet) = &self.fleet else { return Ok(String::new()) };
         if own.is_none() && fleet.cache.document.as_ref() == Some(&document) {
             return Ok("followed already".into());
@@ -937,7 +926,12 @@ impl<P: Plane> Engine<P> {
         let breaking = document.breaking > fleet.change();
         let text = text::join(&own, &document.text);
         let former = self.with_keys(document.services.clone());
-        let done = self.follow_and_write(&text, breaking, what);
+        // The same on all balancers, whether one was asked itself or was told.
+        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
+        self.begin_following(&document);
+        let done = self.follow_and_write(&text, breaking, "fleet");
+        self.end_following();
+        self.asked_by(Who::nobody("weir"));
         if let Err(error) = &done
             && !matches!(error, EngineError::Unfinished(_))
         {

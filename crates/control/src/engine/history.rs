@@ -288,6 +288,7 @@ impl<P: Plane> Engine<P> {
             at: 0,
             who: self.who.clone(),
             what: what.to_owned(),
+            fleet: self.number_in_fleet(what),
             done,
             services,
             connections,
@@ -364,7 +365,8 @@ impl<P: Plane> Engine<P> {
             // Whoever reloads every hour pushes nothing out of the history.
             return done.map(|said| (said, None));
         }
-        match (self.remember(what, said, plan.ok().as_ref(), Some(text)), done) {
+        let words = self.words_of_fleet().unwrap_or(said);
+        match (self.remember(what, words, plan.ok().as_ref(), Some(text)), done) {
             (Ok(number), done) => done.map(|said| (said, Some(number))),
             (Err(lacks), Ok(said)) => Ok((said + &lacks, None)),
             (Err(lacks), Err(EngineError::Unfinished(said))) => {

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::fleet::digest_of;
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
-use weir_fleet::{Cache, Document, Report, Sign, text};
+use weir_fleet::{Ask, Cache, Document, Report, Sign, text};
 use weir_steering::cheetah::servers;
 
 /// What is a balancer's own.
@@ -258,4 +258,64 @@ fn who_is_not_heard_of_without_the_store_is_unknown() {
     let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
     let refused = refused.expect_err("the store takes nothing").to_string();
     assert_eq!(refused, format!("{why}; nothing has changed"));
+}
+
+/// A change stands in the history of each balancer by what it does, by who has asked which one, and by the fleet's
+/// number, whether that one was asked or was told. Numbers of their own may differ.
+#[test]
+fn histories_name_changes_of_the_fleet_alike() {
+    let document = first();
+    let (mut asked, mut told) = (member(&document), member(&document));
+    for world in [&asked, &told] {
+        let file = text::join(&own(&world.directory), &document.text);
+        std::fs::write(world.directory.path().join("weir.toml"), file).expect("a file");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let (asks, mut put) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    report.send_modify(|report| (report.reachable, report.change) = (true, 1));
+    let (sender, mut commands) = channel(16).expect("descriptors");
+    asked.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
+    asked.hears(&document, 1);
+    told.engine.remember_own("what the other one has not done".into());
+    asked.engine.asked_by(Who { name: "root".into(), uid: Some(0), pid: None });
+    let (reply, answer) = oneshot::channel();
+    let guard = runtime.enter();
+    asked.engine.handle(Command::Drain("a".into(), "b1".into(), true, reply));
+    drop(guard);
+    let made = runtime.block_on(async {
+        let asked = put.recv().await;
+        let Some(Ask::Put { document, then, .. }) = asked else { panic!("it is proposed") };
+        then.send(Ok(2)).expect("it waits for that");
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        document
+    });
+    let guard = runtime.enter();
+    commands.take(16, |command| {
+        asked.engine.handle(command);
+        true
+    });
+    drop(guard);
+    let said = runtime.block_on(answer).expect("it is answered").expect("it is done");
+    assert_eq!(said, "backend b1 of a drains; change 2 of the fleet");
+    told.hears(&made, 2);
+    let last = |world: &World| {
+        let entry = world.engine.history.entries().last().expect("there is one").clone();
+        (entry.number, (entry.fleet, entry.who, entry.what, entry.done))
+    };
+    let ((one, here), (other, there)) = (last(&asked), last(&told));
+    let who = Who::nobody(&format!("root@{}", asked.engine.config.balancer.name));
+    let (what, done) = ("fleet".to_owned(), "backend b1 of a drains".to_owned());
+    assert_eq!(here, (Some(2), who, what, done));
+    assert_eq!(there, here);
+    assert_ne!(one, other);
+    // The file is what this change has made it, on both: nobody has edited it.
+    for world in [&asked, &told] {
+        let current = world.engine.history.current().map(|entry| entry.fleet);
+        assert_eq!(current, Some(Some(2)));
+        assert!(!world.directory.path().join("weir.toml.edited").exists());
+    }
 }

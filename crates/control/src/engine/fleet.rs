@@ -6,6 +6,7 @@
 //! this one at the moment that it has its answer. Without the store everything goes on as it is.
 
 mod apart;
+mod file;
 mod named;
 mod status;
 
@@ -13,6 +14,7 @@ pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
 
 use self::apart::Apart;
+use self::file::{called, parse_joined, told_apart};
 use super::commands::{Command, Done, Last};
 use super::cookies::settings_of;
 use super::history::{Apply, Beside};
@@ -54,6 +56,8 @@ pub struct Begun {
     pub own: String,
     /// Whether it has been in the fleet before.
     pub joined: bool,
+    /// The services that it has followed last, which it has left in its file.
+    pub left: Option<String>,
     /// Whether the store was heard, and this start goes by what it has.
     pub followed: bool,
     /// What there is to tell.
@@ -106,6 +110,8 @@ pub(super) struct Fleet {
     /// Whether services that other keys are wanted for are refused: those of a balancer that was not of the
     /// fleet before.
     strange: bool,
+    /// The services that the process before this one has left in the file.
+    left: Option<String>,
     /// What tables are made by, beside the configuration.
     keys: BTreeMap<String, Keys>,
     /// The revision of what is followed; 0: the store has nothing; none: it was not heard yet.
@@ -177,7 +183,8 @@ pub async fn begin(
     let Some(store) = &config.store else { return Ok((config, None)) };
     let parts = text::split(&Config::text(path)?)?;
     let mut cache = Cache::load(&cache_path(path))?;
-    let joined = cache.document.is_some();
+    let left = cache.document.as_ref().map(|document| document.text.clone());
+    let joined = left.is_some();
     let mut notes = Vec::new();
     let looked = async {
         let mut store = weir_fleet::Store::connect(store).await?;
@@ -200,14 +207,17 @@ pub async fn begin(
             if cache.document.is_none() {
                 let config = parse(&parts.own, path, plane)?;
                 let own = parts.own;
-                return Ok((config, Some(Begun { cache, step, own, joined, followed, notes })));
+                return Ok((
+                    config,
+                    Some(Begun { cache, step, own, joined, left, followed, notes }),
+                ));
             }
             None
         }
     };
     let kept = cache.document.as_ref().map_or(0, |kept| kept.change);
     if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
-        match parse(&text::join(&parts.own, &document.text), path, plane) {
+        match parse_joined(&parts.own, &document.text, &called(document.change), path, plane) {
             Ok(_) => cache.document = Some(document),
             Err(error) if joined => {
                 followed = false;
@@ -221,7 +231,10 @@ pub async fn begin(
     }
     // A fleet without a configuration gets that of the first balancer.
     let Some(document) = &cache.document else {
-        return Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })));
+        return Ok((
+            config,
+            Some(Begun { cache, step, own: parts.own, joined, left, followed, notes }),
+        ));
     };
     if parts.shared != document.text && joined {
         notes.push(format!(
@@ -229,8 +242,8 @@ pub async fn begin(
             path.display()
         ));
     }
-    let config = parse(&text::join(&parts.own, &document.text), path, plane)?;
-    Ok((config, Some(Begun { cache, step, own: parts.own, joined, followed, notes })))
+    let config = parse_joined(&parts.own, &document.text, &called(document.change), path, plane)?;
+    Ok((config, Some(Begun { cache, step, own: parts.own, joined, left, followed, notes })))
 }
 
 fn parse(
@@ -251,6 +264,7 @@ impl Fleet {
             cache_path: cache_path(config_path),
             own: begun.own,
             strange: !begun.joined,
+            left: begun.left,
             keys: keys.unwrap_or_default(),
             revision: None,
             behind: None,
@@ -410,40 +424,14 @@ impl<P: Plane> Engine<P> {
         let weir_fleet::Ends { asks, sign, report, news } = ends;
         fleet.ends = Some(Contact { asks, sign, report, commands });
         // From now on it is of the fleet, whatever it was before.
-        fleet.strange = false;
+        let joins = std::mem::take(&mut fleet.strange);
+        let left = fleet.left.take();
         if let Err(error) = fleet.cache.save(&fleet.cache_path) {
             warn!(%error, "a restart without the store will not know what the fleet does");
         }
-        self.write_fleets_file();
+        self.write_fleets_file(joins, left.as_deref());
         self.tell_fleet();
         Some((keeper, news))
-    }
-
-    /// After a start, the file says what the fleet does: whoever reloads it would change all balancers by what it
-    /// happened to say. What somebody has written there is kept beside it.
-    fn write_fleets_file(&self) {
-        let Some(text) = self.fleet_text() else { return };
-        let there = Config::text(&self.config_path);
-        if there.as_ref().is_ok_and(|there| *there == text) {
-            return;
-        }
-        let path = self.config_path.display();
-        // An older text of the fleet is in the history.
-        let known = there.is_ok_and(|there| self.history.knows(&there));
-        let kept = if known { Ok(String::new()) } else { self.keep_edited(&text) };
-        let written = kept.and_then(|edited| {
-            let beside = Beside::write(&self.config_path, &text);
-            beside.and_then(|beside| beside.exchange()).map_err(|error| {
-                EngineError::Conflict(format!("{path} cannot be replaced: {error}"))
-            })?;
-            Ok(edited)
-        });
-        match written {
-            Ok(edited) => info!("{path} has the services of the fleet now{edited}"),
-            Err(error) => warn!(
-                "{path} does not say what the fleet does, and a reload would give the fleet what it says: {error}"
-            ),
-        }
     }
 
     /// The way to the keeper, for who asks all balancers.
@@ -607,15 +595,16 @@ impl<P: Plane> Engine<P> {
     fn follow_own(&mut self, own: String, breaking: bool, what: &str) -> Done {
         let Some(fleet) = &self.fleet else { return Ok(String::new()) };
         let text = text::join(&own, fleet.shared());
-        let done = self.follow_and_write(&text, breaking, what);
+        let from = Source::File(self.config_path.clone());
+        let done = self.follow_and_write(&text, from, breaking, what);
         if let (Ok(_) | Err(EngineError::Unfinished(_)), Some(fleet)) = (&done, &mut self.fleet) {
             fleet.own = own;
         }
         done
     }
 
-    /// Follows a whole text, and makes it the instance's file.
-    fn follow_and_write(&mut self, text: &str, breaking: bool, what: &str) -> Done {
+    /// Follows a whole text, and makes it the instance's file; `from` is where problems of it are told.
+    fn follow_and_write(&mut self, text: &str, from: Source, breaking: bool, what: &str) -> Done {
         let path = self.config_path.clone();
         let differs = Config::text(&path).map_or(true, |there| there != text);
         let beside = if differs { Some(Beside::write(&path, text)) } else { None };
@@ -634,7 +623,7 @@ impl<P: Plane> Engine<P> {
                 "{path} cannot be replaced: {error}; nothing has changed"
             ))
         })?;
-        let followed = self.follow_text(text, Source::File(path.clone()), breaking, what);
+        let followed = self.follow_text(text, from, breaking, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
@@ -699,7 +688,8 @@ impl<P: Plane> Engine<P> {
         };
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
-        let config = parse(&text::join(own, &wanted.shared), &file, self.told_plane)?;
+        let called = "the fleet's document as it would be";
+        let config = parse_joined(own, &wanted.shared, called, &file, self.told_plane)?;
         self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
         let change = fleet.change().max(report.change) + 1;
@@ -925,11 +915,13 @@ impl<P: Plane> Engine<P> {
         let own = own.unwrap_or_else(|| fleet.own.clone());
         let breaking = document.breaking > fleet.change();
         let text = text::join(&own, &document.text);
+        let told = told_apart(&own, &called(document.change), &document.text);
+        let from = Source::text(self.config_path.display().to_string(), &told);
         let former = self.with_keys(document.services.clone());
         // The same on all balancers, whether one was asked itself or was told.
         self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
         self.begin_following(&document);
-        let done = self.follow_and_write(&text, breaking, "fleet");
+        let done = self.follow_and_write(&text, from, breaking, "fleet");
         self.end_following();
         self.asked_by(Who::nobody("weir"));
         if let Err(error) = &done

@@ -286,8 +286,8 @@ fn agents_hear_of_the_other_balancers() {
     let (mut world, _clock) = world("concury", 1_000, 1_000);
     assert_eq!(world.call(1, 1, 1).balancers, None, "it is of no fleet");
     let cache = Cache { id: "1".into(), document: None, step: None };
-    let (own, notes) = (String::new(), Vec::new());
-    let begun = Begun { cache, step: None, own, joined: true, followed: true, notes };
+    let (own, left, notes) = (String::new(), None, Vec::new());
+    let begun = Begun { cache, step: None, own, joined: true, left, followed: true, notes };
     let mut fleet = Fleet::new(begun, &world.directory.path().join("weir.toml"));
     let (asks, _asked) = mpsc::channel(1);
     let (sign, _signed) = watch::channel(Sign::default());

@@ -40,7 +40,8 @@ fn at(vips: &str) -> String {
 
 fn begun(directory: &TempDir, document: Option<Document>, joined: bool) -> Begun {
     let cache = Cache { id: "1".into(), document, step: None };
-    Begun { cache, step: None, own: own(directory), joined, followed: true, notes: Vec::new() }
+    let (own, left) = (own(directory), None);
+    Begun { cache, step: None, own, joined, left, followed: true, notes: Vec::new() }
 }
 
 fn parsed(directory: &TempDir, shared: &str) -> Config {
@@ -317,5 +318,54 @@ fn histories_name_changes_of_the_fleet_alike() {
         let current = world.engine.history.current().map(|entry| entry.fleet);
         assert_eq!(current, Some(Some(2)));
         assert!(!world.directory.path().join("weir.toml.edited").exists());
+    }
+}
+
+/// What is wrong with the fleet's document is told by its own lines: a file that has others there is not at fault.
+#[test]
+fn an_error_in_the_document_is_told_by_its_own_lines() {
+    let document = first();
+    let mut world = member(&document);
+    let mut bad = world.document(2, &shared(&[1, 2]));
+    bad.text = bad.text.replace("port = 80\n", "port = 80\nfuturefield = 1\n");
+    let line = bad.text.lines().position(|line| line.starts_with("futurefield"));
+    let place = format!("the fleet's document, change 2:{}: ", line.expect("it is there") + 1);
+    world.hears(&bad, 2);
+    let said = world.fleet_says();
+    assert!(said.contains(&place) && said.contains("futurefield"), "{said}");
+    assert!(!said.contains("weir.toml:"), "{said}");
+}
+
+/// A file gets the fleet's services when its balancer starts. What is lost by that is kept beside it, and nothing else
+/// is: a balancer that joins has edited nothing, nor has one whose history has gone with its machine.
+#[test]
+fn what_a_start_replaces_is_kept_where_it_is_lost() {
+    let document = first();
+    let (of_fleet, older, other) = (document.text.clone(), shared(&[1, 2]), shared(&[7]));
+    for (joined, left, stood, kept) in [
+        (false, None, "", false),
+        (false, None, &*of_fleet, false),
+        (false, None, &*other, true),
+        (true, Some(&older), &*older, false),
+        (true, Some(&older), "", true),
+        (true, Some(&older), &*other, true),
+    ] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("weir.toml");
+        let before = format!("# Mine.\n{}", text::join(&own(&directory), stood));
+        std::fs::write(&path, &before).expect("a file");
+        let config = parsed(&directory, &of_fleet);
+        let own = text::split(&before).expect("it is TOML").own;
+        let begun = begun(&directory, Some(document.clone()), joined);
+        let begun = Begun { own: own.clone(), left: left.cloned(), ..begun };
+        let found = Found { fleet: Some(begun), ..Found::default() };
+        let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+        let mut engine = over(plane, found, &config).expect("it starts");
+        let (sender, _commands) = channel(16).expect("descriptors");
+        assert!(engine.join_fleet(sender).is_some());
+        let now = std::fs::read_to_string(&path).expect("a file");
+        assert_eq!(now, text::join(&own, &of_fleet));
+        let edited = std::fs::read_to_string(directory.path().join("weir.toml.edited"));
+        assert_eq!(edited.ok(), kept.then_some(before), "{joined} {stood:?}");
     }
 }

@@ -124,7 +124,8 @@ impl ServiceRuntime {
         let differs = |(member, own): (&PoolMember, &Member)| {
             let Some(share) = shares.get(member.wanted.name.as_str()) else { return true };
             let drains = member.wanted.drain && !share.drains && !share.down;
-            let serves = own.role == Role::Serving && share.drains;
+            // Whether a backup serves is as checks have it.
+            let serves = own.role == Role::Serving && share.drains && !member.wanted.backup;
             // One that comes up, or says its weight itself, has another one on each balancer.
             let written = member.rising.is_none()
                 && member.spoken.is_none()

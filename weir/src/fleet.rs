@@ -3,7 +3,7 @@
 use crate::control::{NO_BODY, request, say};
 use crate::out;
 use weir_cli::{FleetVerb, Instance};
-use weir_control::api::Answer;
+use weir_control::api::{Answer, quoted};
 use weir_control::engine::FleetStatus;
 
 pub fn run(instance: Instance, verb: FleetVerb, json: bool) -> anyhow::Result<()> {
@@ -13,8 +13,8 @@ pub fn run(instance: Instance, verb: FleetVerb, json: bool) -> anyhow::Result<()
             out::report(&fleet, json, || weir_watch::fleet(&fleet))
         }
         FleetVerb::Forget { name } => {
-            let answer: Answer =
-                request(instance, "DELETE", &format!("/v1/fleet/{name}"), NO_BODY)?;
+            let path = format!("/v1/fleet/{}", quoted(&name));
+            let answer: Answer = request(instance, "DELETE", &path, NO_BODY)?;
             say(&answer, json)
         }
     }

@@ -63,6 +63,13 @@ fn refusals_have_words_and_statuses() {
         assert!(said.contains(words), "{line}: {said}");
         assert!(output.stdout.is_empty(), "{line}: {}", stdout(&output));
     }
+    // Whatever is given for a name is asked for, and makes no path of its own.
+    for name in ["a b/../c", "../status?x=1#y", "100%"] {
+        let output = common::weir(&["fleet", "forget", name, "--socket", socket]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(NOT_FOUND), "{name}: {said}");
+        assert!(said.contains("this balancer is of no fleet"), "{name}: {said}");
+    }
     let mut unset = std::process::Command::new(common::WEIR);
     let output = unset.arg("status").env("WEIR_SOCKET", "").output().unwrap();
     assert_eq!(output.status.code(), Some(INVALID), "{}", stderr(&output));

@@ -85,7 +85,13 @@ fn a_change_on_one_balancer_is_one_on_all() {
         // What is each one's own is still its own.
         assert!(file.contains(&format!("name = \"{}\"", balancer.name())), "{file}");
         let history = common::command(balancer, "history");
-        assert!(history.contains(two.name()) || balancer.name() == two.name(), "{history}");
+        for (done, by) in
+            [("backend b1 of web4 drains", one), ("backend b2 of web4 has weight 7", two)]
+        {
+            let line = history.lines().find(|line| line.contains(done));
+            let asked = format!("root@{}", by.name());
+            assert!(line.is_some_and(|line| line.contains(&asked)), "{asked}, {done}: {history}");
+        }
     }
     // What cannot be is refused by the one that is asked, and the others never hear of it.
     let refused = common::try_command(two, "backend remove web4 nobody").unwrap_err();
@@ -377,6 +383,14 @@ fn connections_outlive_balancers_and_the_store() {
     common::eventually("it notices", || fleet_status(&all[0])["reachable"] == false);
     let refused = common::try_command(&all[0], "backend drain web4 b1").unwrap_err();
     assert!(refused.contains("the store cannot be reached"), "{refused}");
+    // Nobody knows of the others what they do, and they are named all the same.
+    let status = fleet_status(&all[0]);
+    let others = status["balancers"].as_array().expect("balancers").iter();
+    let unknown = others.filter(|one| one["role"] == "unknown" && one["sign"].is_object());
+    assert_eq!(unknown.count(), all.len() - 1, "{status}");
+    let said = common::command(&all[0], "explain tcp 10.77.1.1:4711 10.77.0.100:80");
+    let unasked = said.matches("no answer: it was not asked: the store cannot be reached").count();
+    assert_eq!(unasked, all.len() - 1, "{said}");
     let warnings = all[0].status().unwrap()["warnings"].to_string();
     assert!(warnings.contains("without the fleet's store"), "{warnings}");
     common::command(&all[1], "backend drain web4 b1");
@@ -661,6 +675,9 @@ fn agents_that_are_given_one_balancer_tell_all() {
     });
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "spread anew");
+    let said = common::command(&all[1], "backend weight web4 b0 3");
+    assert!(said.contains("of the fleet; the pool of web4 changes in step"), "{said}");
+    agree(&fleet);
 
     // The one that they are given dies, and they start again.
     fleet.die(0).unwrap();

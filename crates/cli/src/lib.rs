@@ -440,7 +440,8 @@ pub enum Verb {
     },
     /// Go back to the file before, or to that of an earlier change.
     Rollback {
-        /// Number of the change whose file is to be in force again (weir history).
+        /// Number of the change whose file is to be in force again (weir history): in a fleet, too, the one that the
+        /// instance has for it, and not the fleet's.
         #[arg(value_parser = change)]
         number: Option<u64>,
         /// What the instance must be like.

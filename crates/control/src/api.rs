@@ -28,7 +28,7 @@ mod socket;
 pub mod wait;
 mod watch;
 
-pub use client::{Client, ClientError, PATIENCE};
+pub use client::{Client, ClientError, PATIENCE, quoted};
 pub use grpc::PROTO;
 pub use socket::listen;
 pub use watch::{EventList, Rate, Rates};
@@ -446,14 +446,21 @@ async fn explain(
     let Some(asks) = fleet_asks(&engine).await? else { return Ok(Json(said)) };
     let question = serde_json::to_value(&request).unwrap_or_default();
     let (then, answers) = oneshot::channel();
-    // Without the store this balancer can say what it does itself; its status says that there is no store.
-    if asks.send(weir_fleet::Ask::Question { question, then }).await.is_ok()
-        && let Ok(Ok(answers)) = answers.await
-    {
-        let own = ask(&engine, Command::FleetStatus).await?.name;
-        let read = |answer| serde_json::from_value(answer).ok();
-        said.beside(&own, answers.into_iter().map(|(name, answer)| (name, answer.and_then(read))));
-    }
+    let sent = asks.send(weir_fleet::Ask::Question { question, then }).await.is_ok();
+    let answers = if sent { answers.await.ok() } else { None };
+    let fleet = ask(&engine, Command::FleetStatus).await?;
+    // Without the store this balancer can say what it does itself, and whom it could not ask.
+    let failed = match answers {
+        Some(Ok(answers)) => {
+            let read = |answer| serde_json::from_value(answer).ok();
+            let all = answers.into_iter().map(|(name, answer)| (name, answer.and_then(read)));
+            said.beside(&fleet.name, all);
+            None
+        }
+        Some(Err(error)) => Some(error.to_string()),
+        None => Some("the instance is stopping".into()),
+    };
+    said.unasked(&fleet, failed.as_deref());
     Ok(Json(said))
 }
 
@@ -474,7 +481,8 @@ async fn forget(State(engine): State<Sender>, Path(name): Path<String>) -> Reply
     let known = status.balancers.iter().find(|balancer| balancer.name == name);
     let known = known
         .ok_or_else(|| Failure(Kind::NotFound, format!("the fleet has no balancer {name}")))?;
-    if known.role != "away" {
+    // Who is unknown the store knows, and says why nothing can be asked of it.
+    if known.role != "away" && known.role != "unknown" {
         let wrong = format!("{name} is not away; end it first");
         return Err(Failure(Kind::Conflict, wrong));
     }

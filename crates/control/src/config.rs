@@ -68,6 +68,7 @@ pub use discover::{Discover, Records};
 pub(crate) use error::plain;
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
+pub(crate) use include::followed_by;
 pub use include::in_one;
 pub use lists::Lists;
 pub use maintenance::{Window, WindowError};

@@ -59,8 +59,11 @@ pub struct Entry {
     pub at: u64,
     /// Who asked for it.
     pub who: Who,
-    /// "start", "reload", "apply", "rollback" or "command".
+    /// "start", "reload", "apply", "rollback", "command", or "fleet": a change of all balancers, whichever was asked.
     pub what: String,
+    /// The number that the fleet has for it, which is the same on all balancers; none: it is this one's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<u64>,
     /// What was done, in words.
     pub done: String,
     /// Services that were changed, each with a word: `web changed`.
@@ -332,7 +335,9 @@ impl History {
 
     /// The change that made the file what it is.
     pub fn current(&self) -> Option<&Entry> {
-        self.list.entries.iter().rev().find(|entry| entry.what != "command")
+        // In a fleet commands have once had files.
+        let made = |entry: &&Entry| entry.what != "command" || !entry.digest.is_empty();
+        self.list.entries.iter().rev().find(made)
     }
 
     /// The change before, of those that can be gone back to and had another file.
@@ -464,6 +469,7 @@ mod tests {
             at: 0,
             who: Who::nobody("test"),
             what: what.into(),
+            fleet: None,
             done: "done".into(),
             services: Vec::new(),
             connections: None,

@@ -302,7 +302,7 @@ fn fleet(out: &mut Writer, status: &Status) {
     }
     let mut roles = BTreeMap::<&str, u64>::new();
     fleet.balancers.iter().for_each(|one| *roles.entry(&one.role).or_default() += 1);
-    let roles = ["serves", "drained", "behind", "away"]
+    let roles = ["serves", "drained", "behind", "away", "unknown"]
         .map(|role| ([("role", role)], roles.get(role).copied().unwrap_or(0) as f64));
     out.gauges("fleet_balancers", "Balancers of the fleet, as far as this one knows", roles);
     let leads = f64::from(u8::from(fleet.leads));

@@ -9,6 +9,9 @@ pub enum FleetError {
     /// The store does not answer, or refuses. Nothing has changed.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
+    /// What is in the store cannot be used, or it refuses this balancer: in words. Nothing has changed.
+    #[error("{0}")]
+    Unusable(String),
     /// The store refuses what was asked, and would again.
     #[error("the store refuses: {0}")]
     Refused(String),
@@ -65,6 +68,9 @@ pub enum FleetError {
     },
 }
 
+/// How what cannot be reached is told.
+const UNREACHED: &str = "the store cannot be reached: ";
+
 /// The change that a store has. Where a store was made anew numbers begin anew, too.
 fn current(has: u64, expected: u64) -> String {
     match has {
@@ -75,6 +81,14 @@ fn current(has: u64, expected: u64) -> String {
 }
 
 impl FleetError {
+    /// Why a store cannot be asked, in the words of the error after which it was not asked any more; `more` is put behind.
+    pub fn without(said: &str, more: &str) -> Self {
+        match said.strip_prefix(UNREACHED) {
+            Some(why) => Self::Unreachable(format!("{why}{more}")),
+            None => Self::Unusable(format!("{said}{more}")),
+        }
+    }
+
     pub(crate) fn io(
         doing: &'static str,
         path: &std::path::Path,
@@ -125,6 +139,24 @@ fn with_causes(mut words: String, error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A store whose document cannot be read is not one that cannot be reached.
+    #[test]
+    fn who_asks_later_is_told_the_same() {
+        let corrupt =
+            FleetError::Corrupt { key: "/weir/config".into(), reason: "it is odd".into() };
+        for (error, unreachable) in [
+            (FleetError::Unreachable("no answer".into()), true),
+            (FleetError::Refused("permission denied".into()), false),
+            (corrupt, false),
+        ] {
+            let first = error.to_string();
+            assert_eq!(first.starts_with(UNREACHED), unreachable, "{first}");
+            let later = FleetError::without(&first, "; nothing has changed");
+            assert_eq!(later.to_string(), format!("{first}; nothing has changed"));
+            assert_eq!(matches!(later, FleetError::Unreachable(_)), unreachable, "{later}");
+        }
+    }
 
     #[test]
     fn an_error_is_told_with_all_that_it_comes_of() {

@@ -209,8 +209,11 @@ impl Keeper {
             }
             report.reachable = false;
             report.error = Some(text);
-            report.balancers.clear();
             report.doubles.clear();
+            // A session that fails before it has begun knows nothing newer.
+            if !report.balancers.is_empty() {
+                report.before = std::mem::take(&mut report.balancers);
+            }
             report.acks.clear();
             (report.leader, report.leads_until) = (None, None);
         });
@@ -363,6 +366,7 @@ impl Keeper {
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
             report.doubles.clone_from(&seen.doubles);
+            report.before.clear();
             report.acks.clone_from(&seen.acks);
         });
         let steps = seen.step.iter().map(|(step, _)| step.term);
@@ -645,8 +649,7 @@ fn bytes_of(mut sign: Sign) -> Vec<u8> {
 
 /// Answers that there is no store.
 fn refuse(ask: Ask, why: &str) {
-    let error =
-        || FleetError::Unreachable(why.trim_start_matches("the store cannot be reached: ").into());
+    let error = || FleetError::without(why, "");
     match ask {
         Ask::Put { then, .. } => drop(then.send(Err(error()))),
         Ask::Step { then, .. } => drop(then.send(Err(error()))),

@@ -40,6 +40,9 @@ pub struct Sign {
     /// Why it does not follow a later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// As the leader: why a change of pools in step is not made, or whom it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }
 
 /// The balancer that leads its fleet.
@@ -96,6 +99,8 @@ pub struct Report {
     pub members: BTreeSet<String>,
     /// What those say of themselves that live, by their names.
     pub balancers: BTreeMap<String, Sign>,
+    /// While the store does not answer: what those had said of themselves that lived when it did so last.
+    pub before: BTreeMap<String, Sign>,
     /// What those have said last of a step of the pools, by their names.
     pub acks: BTreeMap<String, Ack>,
     /// Who leads; none: nobody, or the store does not answer.
@@ -143,6 +148,21 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Balancers of a fleet may be of several versions.
+    #[test]
+    fn a_sign_of_another_version_is_read() {
+        let old = r#"{"id":"1f","version":"0.1.0","change":7,"digest":"00ff","services":[],"announced":[],
+            "drained":false}"#;
+        let sign: Sign = serde_json::from_str(old).expect("it can be read");
+        assert_eq!((sign.change, sign.waits.clone(), sign.steps), (7, None, false));
+        let text = serde_json::to_string(&sign).expect("JSON");
+        assert!(!text.contains("waits"), "{text}");
+        let later =
+            old.replace("\"drained\"", "\"waits\":\"for b\",\"of_tomorrow\":[1],\"drained\"");
+        let sign: Sign = serde_json::from_str(&later).expect("it can be read");
+        assert_eq!(sign.waits.as_deref(), Some("for b"));
+    }
 
     #[test]
     fn names_that_two_have_are_said_once() {

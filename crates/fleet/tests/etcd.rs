@@ -482,6 +482,30 @@ fn issued(authority: &Path, to: &Path, name: &str, role: pki::Role) -> (PathBuf,
     (issued.certificate, issued.key)
 }
 
+/// What cannot be used of the store is said by its name, and what was known of the others stays known.
+#[tokio::test]
+async fn a_document_that_cannot_be_read_is_no_silent_store() {
+    let etcd = Etcd::begin("http", &[]);
+    let first = store(&etcd.config()).await.put(&document(1), 0).await.expect("it is the first");
+    let mut a = balancer(&etcd.config(), "a", "1");
+    let b = balancer(&etcd.config(), "b", "2");
+    b.sign.send_replace(Sign { id: "2".into(), change: 7, ..Sign::default() });
+    let there = |report: &Report| report.balancers.get("b").is_some_and(|sign| sign.change == 7);
+    reported(&mut a, there).await;
+    for (text, why) in
+        [("garbage", "it is not what weir writes"), ("{\"version\": 9}", "it is of version 9")]
+    {
+        etcd.ctl(&["put", "/weir/config", text]);
+        let said = |report: &Report| report.error.as_ref().is_some_and(|said| said.contains(why));
+        let report = reported(&mut a, said).await;
+        assert!(!report.reachable && report.balancers.is_empty(), "{report:?}");
+        assert_eq!(report.before.get("b").map(|sign| sign.change), Some(7));
+        let refused = put(&a, document(2), first).await.expect_err("nobody takes it").to_string();
+        assert!(refused.starts_with("/weir/config in the store cannot be used: "), "{refused}");
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn only_who_has_a_certificate_or_the_password_is_let_in() {
     let folder = tempfile::tempdir().expect("a folder");

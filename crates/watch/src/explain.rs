@@ -38,8 +38,8 @@ pub fn explanation(said: Explanation) -> String {
     }
     for other in &said.fleet {
         let at = other.backend.as_deref().unwrap_or("no backend");
-        let at = if other.answered { format!("{at}: ") } else { String::new() };
-        text.line(format_args!("{:<13}{at}{}", format!("on {}", other.balancer), other.why));
+        let at = if other.answered { at } else { "no answer" };
+        text.line(format_args!("{:<12} {at}: {}", format!("on {}:", other.balancer), other.why));
     }
     if said.disagreement {
         text.line("warning: the balancers of the fleet would not send it to the same backend");

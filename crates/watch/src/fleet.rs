@@ -26,6 +26,9 @@ pub fn fleet(fleet: &FleetStatus) -> String {
         if !step.waits_for.is_empty() {
             said += &format!("; waits for {}", step.waits_for.join(", "));
         }
+        if let Some(why) = &step.why {
+            said += &format!("; {why}");
+        }
         text.line(format_args!("{said}"));
     }
     let mut lines =

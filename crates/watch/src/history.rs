@@ -18,7 +18,13 @@ pub fn history(report: &HistoryReport) -> String {
 
 /// The changes, a line each.
 fn listed(report: &HistoryReport) -> String {
-    let mut lines = table(&["change", "when", "who", "what", "connections", "broken", "done"]);
+    let mut heads = vec!["change", "when", "who", "what", "connections", "broken", "done"];
+    // Numbers of changes are each instance's own; what a fleet calls them stands beside.
+    let fleet = report.entries.iter().any(|entry| entry.fleet.is_some());
+    if fleet {
+        heads.insert(1, "fleet");
+    }
+    let mut lines = table(&heads);
     for entry in &report.entries {
         let current = if report.current == Some(entry.number) { "*" } else { "" };
         let count = |count: Option<usize>| match (&*entry.what, count) {
@@ -27,7 +33,7 @@ fn listed(report: &HistoryReport) -> String {
             (_, None) => "unknown".to_owned(),
         };
         let at = UNIX_EPOCH + Duration::from_secs(entry.at);
-        lines.add_row(vec![
+        let mut row = vec![
             format!("{}{current}", entry.number),
             humantime::format_rfc3339_seconds(at).to_string(),
             who(entry),
@@ -35,7 +41,11 @@ fn listed(report: &HistoryReport) -> String {
             count(entry.connections),
             count(entry.broken),
             done(entry),
-        ]);
+        ];
+        if fleet {
+            row.insert(1, entry.fleet.map_or_else(|| "-".to_owned(), |number| number.to_string()));
+        }
+        lines.add_row(row);
     }
     // What fills columns up behind the last word is of no use.
     lines.trim_fmt()
@@ -77,6 +87,7 @@ mod tests {
             at: 0,
             who: Who::nobody("test"),
             what: what.into(),
+            fleet: None,
             done: done.into(),
             services: (0..services).map(|n| format!("s{n} changed")).collect(),
             connections: None,
@@ -107,5 +118,16 @@ mod tests {
         let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(columns(lines[2])[3..], ["command", "9", "4", "removed"]);
         assert_eq!(columns(lines[3])[3..], ["command", "-", "-", "added"]);
+        // In a fleet its number stands beside the instance's own.
+        let entries = vec![
+            entry("start", "begun", 0),
+            Entry { fleet: Some(43), ..entry("fleet", "drained", 0) },
+        ];
+        let (file, drift) = ("weir.toml".to_owned(), None);
+        let text = listed(&HistoryReport { file, current: None, entries, drift });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(columns(lines[0])[..2], ["change", "fleet"]);
+        assert_eq!(columns(lines[1])[..2], ["7", "-"]);
+        assert_eq!(columns(lines[2])[..2], ["7", "43"]);
     }
 }

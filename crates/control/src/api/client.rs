@@ -312,6 +312,21 @@ impl Client {
     }
 }
 
+/// A name as it stands in a path or a query (RFC 3986, section 2.1).
+pub fn quoted(text: &str) -> String {
+    let mut whole = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+                whole.push(char::from(byte));
+            }
+            // A point alone would be taken for a folder.
+            _ => whole += &format!("%{byte:02X}"),
+        }
+    }
+    whole
+}
+
 /// Whether something may be another after a request.
 fn changes(method: &str, path: &str) -> bool {
     method != "GET" && !["/v1/explain", "/v1/plan", "/v1/snapshot", "/v1/trace"].contains(&path)

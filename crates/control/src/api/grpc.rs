@@ -9,6 +9,7 @@ mod message;
 #[cfg(test)]
 mod proto;
 
+use super::client::quoted;
 use super::guard::{self, Call, Gate, HEADER, Rule, Told};
 use super::openapi::{Called, Pieces};
 use super::server::Working;
@@ -343,21 +344,6 @@ fn plain(value: &Value) -> String {
         Value::I64(number) => number.to_string(),
         _ => String::new(),
     }
-}
-
-/// As it stands in a path or a query (RFC 3986, section 2.1).
-fn quoted(text: &str) -> String {
-    let mut whole = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                whole.push(char::from(byte));
-            }
-            // A point alone would be taken for a folder.
-            _ => whole += &format!("%{byte:02X}"),
-        }
-    }
-    whole
 }
 
 /// An answer that comes in pieces.

@@ -173,6 +173,13 @@ pub fn in_one(mut text: String) -> String {
     text
 }
 
+/// A text with another one behind it that problems call so, and whose lines they count by themselves.
+pub(crate) fn followed_by(text: &str, name: &str, other: &str) -> String {
+    let (text, other) = (in_one(text.to_owned()), in_one(other.to_owned()));
+    let line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{line}{MARK}{} {name}\n{other}", other.lines().count())
+}
+
 /// The lines of a whole text that name a file, from 1, and the names. None unless each is followed by as many lines as
 /// it says, up to the next one or the end: else the text was not made by [`whole`], or has been changed since.
 pub(super) fn marks(text: &str) -> Vec<(usize, &str)> {

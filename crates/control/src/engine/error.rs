@@ -122,7 +122,9 @@ impl EngineError {
             }
             Self::Fleet(error) => match error {
                 FleetError::Conflict { .. } | FleetError::Large { .. } => Kind::Conflict,
-                FleetError::Unreachable(_) | FleetError::Unknown => Kind::Busy,
+                FleetError::Unreachable(_) | FleetError::Unusable(_) | FleetError::Unknown => {
+                    Kind::Busy
+                }
                 FleetError::Text(_) => Kind::Invalid,
                 FleetError::Refused(_)
                 | FleetError::Corrupt { .. }

@@ -6,7 +6,7 @@
 mod hop;
 
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult, TunnelStatus};
+use super::{Engine, EngineError, FleetStatus, PlaneResult, TunnelStatus};
 use crate::neigh;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,8 @@ pub struct Explanation {
     pub new_flows: Option<String>,
     /// Why the flow goes there, as a sentence.
     pub why: String,
-    /// What the other balancers of the fleet would do with its packets; empty if there are none.
+    /// What the other balancers of the fleet would do with its packets, each of them, whether it has answered or not;
+    /// empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fleet: Vec<Elsewhere>,
     /// Whether another balancer would lead it elsewhere.
@@ -125,6 +126,24 @@ impl Explanation {
         }
         let differs = |other: &Elsewhere| other.answered && other.backend != self.backend;
         self.disagreement = self.fleet.iter().any(differs);
+    }
+
+    /// Names the balancers of the fleet that were not asked, and why: `failed`, where nobody was.
+    pub fn unasked(&mut self, fleet: &FleetStatus, failed: Option<&str>) {
+        for one in &fleet.balancers {
+            let said = self.fleet.iter().any(|other| other.balancer == one.name);
+            if said || one.name == fleet.name {
+                continue;
+            }
+            let why = match (failed, one.role.as_str()) {
+                (Some(failed), _) => format!("it was not asked: {failed}"),
+                (None, "away") => "it is away: it does not say anything to the store".into(),
+                (None, _) => "it was not asked: it has come meanwhile".into(),
+            };
+            let balancer = one.name.clone();
+            self.fleet.push(Elsewhere { balancer, backend: None, why, answered: false });
+        }
+        self.fleet.sort_by(|one, other| one.balancer.cmp(&other.balancer));
     }
 
     /// Its packets get this backend's address, and a port if it has one of its own, in the place of those that they are
@@ -557,6 +576,7 @@ fn because(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::BalancerStatus;
 
     fn to(backend: Option<&str>) -> Option<Explanation> {
         Some(Explanation { backend: backend.map(Into::into), ..Explanation::default() })
@@ -579,6 +599,42 @@ mod tests {
         }
         assert!(beside(None, &[("lb2", to(Some("a")))]).disagreement);
         assert!(!beside(None, &[("lb2", to(None))]).disagreement);
+    }
+
+    /// Whoever is of the fleet has a line, whether it could be asked or not.
+    #[test]
+    fn who_could_not_be_asked_is_named() {
+        let one = |name: &str, role: &str| BalancerStatus {
+            name: name.into(),
+            role: role.into(),
+            sign: None,
+            lag: 0,
+        };
+        let fleet = FleetStatus {
+            name: "lb1".into(),
+            store: String::new(),
+            reachable: true,
+            seconds: 0,
+            error: None,
+            change: 1,
+            made: None,
+            resyncs: 0,
+            leader: None,
+            leads: false,
+            balancers: vec![one("lb0", "away"), one("lb1", "serves"), one("lb2", "serves")],
+            disagreements: Vec::new(),
+            step: None,
+        };
+        let mut said = beside(Some("a"), &[("lb2", to(Some("a")))]);
+        said.unasked(&fleet, None);
+        let words: Vec<(&str, bool)> =
+            said.fleet.iter().map(|one| (one.balancer.as_str(), one.answered)).collect();
+        assert_eq!(words, [("lb0", false), ("lb2", true)]);
+        assert!(said.fleet[0].why.contains("away") && !said.disagreement, "{:?}", said.fleet);
+        let mut alone = beside(Some("a"), &[]);
+        alone.unasked(&fleet, Some("the store cannot be reached: no answer"));
+        let why: Vec<&str> = alone.fleet.iter().map(|one| one.why.as_str()).collect();
+        assert_eq!(why, ["it was not asked: the store cannot be reached: no answer"; 2]);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 
 mod apart;
 mod begin;
+mod file;
+mod named;
 mod namesake;
 mod status;
 mod stored;
@@ -16,6 +18,7 @@ pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
 
 use self::apart::Apart;
+use self::file::{called, parse_joined, told_apart};
 use self::stored::Behind;
 use super::commands::{Command, Done, Last};
 use super::cookies::settings_of;
@@ -56,6 +59,8 @@ pub struct Begun {
     pub own: String,
     /// Whether it has been in the fleet before.
     pub joined: bool,
+    /// The services that it has followed last, which it has left in its file.
+    pub left: Option<String>,
     /// Whether the store was heard, and this start goes by what it has.
     pub followed: bool,
     /// What there is to tell.
@@ -87,8 +92,6 @@ pub struct Proposed {
     own: Option<String>,
     /// What was done, in words; none: what following it says.
     said: Option<String>,
-    what: &'static str,
-    who: Who,
     reply: Option<oneshot::Sender<Done>>,
     last: Option<oneshot::Sender<Last>>,
 }
@@ -112,6 +115,8 @@ pub(super) struct Fleet {
     /// Whether services that other keys are wanted for are refused: those of a balancer that was not of the
     /// fleet before.
     strange: bool,
+    /// The services that the process before this one has left in the file.
+    left: Option<String>,
     /// What tables are made by, beside the configuration.
     keys: BTreeMap<String, Keys>,
     /// The revision of what is followed; 0: the store has nothing; none: it was not heard yet.
@@ -131,6 +136,8 @@ pub(super) struct Fleet {
     pub(super) fetching: Fetching,
     /// Configurations that have come during a step, which is of the one before.
     held: VecDeque<FleetNews>,
+    /// The change that is followed just now, and what it has done, if that was said.
+    following: Option<(u64, Option<String>)>,
 }
 
 /// The way to the keeper.
@@ -179,6 +186,7 @@ impl Fleet {
             cache_path: cache_path(config_path),
             own: begun.own,
             strange: !begun.joined,
+            left: begun.left,
             keys: keys.unwrap_or_default(),
             revision: None,
             behind: None,
@@ -190,6 +198,7 @@ impl Fleet {
             stepping,
             fetching: Fetching::default(),
             held: VecDeque::new(),
+            following: None,
         }
     }
 
@@ -338,43 +347,17 @@ impl<P: Plane> Engine<P> {
         let weir_fleet::Ends { asks, sign, report, news } = ends;
         fleet.ends = Some(Contact { asks, sign, report, commands });
         // From now on it is of the fleet, whatever it was before.
-        fleet.strange = false;
+        let joins = std::mem::take(&mut fleet.strange);
+        let left = fleet.left.take();
         if let Err(error) = fleet.cache.save(&fleet.cache_path) {
             warn!(%error, "a restart without the store will not know what the fleet does");
         }
         // Whoever has spoilt the file mends it; what goes on instead is said until then.
         if self.instead.is_none() {
-            self.write_fleets_file();
+            self.write_fleets_file(joins, left.as_deref());
         }
         self.tell_fleet();
         Some((keeper, news))
-    }
-
-    /// After a start, the file says what the fleet does: whoever reloads it would change all balancers by what it
-    /// happened to say. What somebody has written there is kept beside it.
-    fn write_fleets_file(&self) {
-        let Some(text) = self.fleet_text() else { return };
-        let there = Config::text(&self.config_path);
-        if there.as_ref().is_ok_and(|there| *there == text) {
-            return;
-        }
-        let path = self.config_path.display();
-        // An older text of the fleet is in the history.
-        let known = there.is_ok_and(|there| self.history.knows(&there));
-        let kept = if known { Ok(String::new()) } else { self.keep_edited(&text) };
-        let written = kept.and_then(|edited| {
-            let beside = Beside::write(&self.config_path, &text);
-            beside.and_then(|beside| beside.exchange()).map_err(|error| {
-                EngineError::Conflict(format!("{path} cannot be replaced: {error}"))
-            })?;
-            Ok(edited)
-        });
-        match written {
-            Ok(edited) => info!("{path} has the services of the fleet now{edited}"),
-            Err(error) => warn!(
-                "{path} does not say what the fleet does, and a reload would give the fleet what it says: {error}"
-            ),
-        }
     }
 
     /// The way to the keeper, for who asks all balancers.
@@ -550,15 +533,16 @@ impl<P: Plane> Engine<P> {
     fn follow_own(&mut self, own: String, breaking: bool, what: &str) -> Done {
         let Some(fleet) = &self.fleet else { return Ok(String::new()) };
         let text = text::join(&own, fleet.shared());
-        let done = self.follow_and_write(&text, breaking, what);
+        let from = Source::File(self.config_path.clone());
+        let done = self.follow_and_write(&text, from, breaking, what);
         if let (Ok(_) | Err(EngineError::Unfinished(_)), Some(fleet)) = (&done, &mut self.fleet) {
             fleet.own = own;
         }
         done
     }
 
-    /// Follows a whole text, and makes it the instance's file.
-    fn follow_and_write(&mut self, text: &str, breaking: bool, what: &str) -> Done {
+    /// Follows a whole text, and makes it the instance's file; `from` is where problems of it are told.
+    fn follow_and_write(&mut self, text: &str, from: Source, breaking: bool, what: &str) -> Done {
         let path = self.config_path.clone();
         let differs = Config::text(&path).map_or(true, |there| there != text);
         let beside = if differs { Some(Beside::write(&path, text)) } else { None };
@@ -577,7 +561,7 @@ impl<P: Plane> Engine<P> {
                 "{path} cannot be replaced: {error}; nothing has changed"
             ))
         })?;
-        let followed = self.follow_text(text, Source::File(path.clone()), breaking, what);
+        let followed = self.follow_text(text, from, breaking, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
@@ -610,8 +594,7 @@ impl<P: Plane> Engine<P> {
                 return;
             }
         };
-        let Wanted { own, said, what, .. } = wanted;
-        let who = self.who.clone();
+        let Wanted { own, said, .. } = wanted;
         let Some(fleet) = &mut self.fleet else { return };
         let made_of = fleet.change();
         let Some(ends) = &fleet.ends else { return };
@@ -619,7 +602,7 @@ impl<P: Plane> Engine<P> {
         let (then, answer) = oneshot::channel();
         let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
         let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
-        let proposed = Box::new(Proposed { document, made_of, own, said, what, who, reply, last });
+        let proposed = Box::new(Proposed { document, made_of, own, said, reply, last });
         tokio::spawn(async move {
             let gone = || FleetError::Unreachable("this balancer ends".into());
             let result = match asks.send(ask).await {
@@ -637,13 +620,14 @@ impl<P: Plane> Engine<P> {
         };
         let report = fleet.report();
         let Some(expected) = fleet.replaces(wanted.whole).filter(|_| report.reachable) else {
-            let why = report.error.unwrap_or_else(|| "it was not heard yet".into());
-            let why = why.trim_start_matches("the store cannot be reached: ").to_owned();
-            return Err(FleetError::Unreachable(format!("{why}; nothing has changed")).into());
+            let unheard = || FleetError::Unreachable("it was not heard yet".into()).to_string();
+            let why = report.error.unwrap_or_else(unheard);
+            return Err(FleetError::without(&why, "; nothing has changed").into());
         };
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
-        let config = parse(&text::join(own, &wanted.shared), &file, self.told_plane)?;
+        let called = "the fleet's document as it would be";
+        let config = parse_joined(own, &wanted.shared, called, &file, self.told_plane)?;
         self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
         let change = fleet.change().max(report.change) + 1;
@@ -734,16 +718,14 @@ impl<P: Plane> Engine<P> {
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
-        let Proposed { document, made_of, own, said, what, who, reply, last } = proposed;
+        let Proposed { document, made_of, own, said, reply, last } = proposed;
         if let Some(fleet) = &mut self.fleet {
             fleet.proposing = false;
         }
         let change = document.change;
         let done = match result {
             Ok(revision) => {
-                self.asked_by(who);
-                let followed = self.follow_document(document.clone(), revision, own, what);
-                self.asked_by(Who::nobody("weir"));
+                let followed = self.follow_document(document.clone(), revision, own);
                 let followed = match followed {
                     Err(error) if !matches!(error, EngineError::Unfinished(_)) => {
                         self.not_followed(Some(document), revision, error.to_string());
@@ -754,9 +736,9 @@ impl<P: Plane> Engine<P> {
                     }
                     followed => followed,
                 };
-                let away = self.away();
+                let beside = self.away() + &self.in_step_words();
                 followed.map(|followed| {
-                    format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))
+                    format!("{}; change {change} of the fleet{beside}", said.unwrap_or(followed))
                 })
             }
             Err(FleetError::Conflict { has, by, .. }) => {
@@ -808,13 +790,7 @@ impl<P: Plane> Engine<P> {
 
     /// Follows what the store has. Nothing has changed after an error, unless that is
     /// [`EngineError::Unfinished`].
-    fn follow_document(
-        &mut self,
-        document: Document,
-        revision: i64,
-        own: Option<String>,
-        what: &str,
-    ) -> Done {
+    fn follow_document(&mut self, document: Document, revision: i64, own: Option<String>) -> Done {
         let Some(fleet) = &self.fleet else { return Ok(String::new()) };
         if own.is_none() && fleet.cache.document.as_ref() == Some(&document) {
             return Ok("followed already".into());
@@ -822,8 +798,15 @@ impl<P: Plane> Engine<P> {
         let own = own.unwrap_or_else(|| fleet.own.clone());
         let breaking = document.breaking > fleet.change();
         let text = text::join(&own, &document.text);
+        let told = told_apart(&own, &called(document.change), &document.text);
+        let from = Source::text(self.config_path.display().to_string(), &told);
         let former = self.with_keys(document.services.clone());
-        let done = self.follow_and_write(&text, breaking, what);
+        // The same on all balancers, whether one was asked itself or was told.
+        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
+        self.begin_following(&document);
+        let done = self.follow_and_write(&text, from, breaking, "fleet");
+        self.end_following();
+        self.asked_by(Who::nobody("weir"));
         if let Err(error) = &done
             && !matches!(error, EngineError::Unfinished(_))
         {

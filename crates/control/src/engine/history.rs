@@ -288,6 +288,7 @@ impl<P: Plane> Engine<P> {
             at: 0,
             who: self.who.clone(),
             what: what.to_owned(),
+            fleet: self.number_in_fleet(what),
             done,
             services,
             connections,
@@ -352,7 +353,9 @@ impl<P: Plane> Engine<P> {
         breaking: bool,
         what: &str,
     ) -> Result<(String, Option<u64>), EngineError> {
-        let config = self.read_as_own(text, &from.name())?;
+        let config = self
+            .read_as_own(text, &from.name())
+            .map_err(|error| self.where_it_stands(&from, error))?;
         let plan = self.plan_to(&config, &from);
         self.looked_at.replace(Some(from));
         let done = self.reload_as(config, breaking);
@@ -371,7 +374,8 @@ impl<P: Plane> Engine<P> {
             // Whoever reloads every hour pushes nothing out of the history.
             return done.map(|said| (said, None));
         }
-        match (self.remember(what, said, plan.ok().as_ref(), Some(text)), done) {
+        let words = self.words_of_fleet().unwrap_or(said);
+        match (self.remember(what, words, plan.ok().as_ref(), Some(text)), done) {
             (Ok(number), done) => done.map(|said| (said, Some(number))),
             (Err(lacks), Ok(said)) => Ok((said + &lacks, None)),
             (Err(lacks), Err(EngineError::Unfinished(said))) => {
@@ -379,6 +383,12 @@ impl<P: Plane> Engine<P> {
             }
             (Err(_), Err(error)) => Err(error),
         }
+    }
+
+    /// The same error by the text that it is told by, if that knows better where its lines stand.
+    fn where_it_stands(&self, from: &Source, error: ConfigError) -> ConfigError {
+        let Source::Text { name, text } = from else { return error };
+        self.read_as_own(text, name).err().unwrap_or(error)
     }
 
     /// Whether the last change of the file is the one that somebody expects.
@@ -462,16 +472,30 @@ impl<P: Plane> Engine<P> {
             }
             _ => {}
         }
-        let beside = keep_beside(&self.config_path).map_err(|why| {
-            EngineError::Conflict(format!(
-                "{} was edited and is not in force, and cannot be kept beside: {why}; nothing has changed",
-                self.config_path.display()
-            ))
-        })?;
+        let beside = self.kept_beside("was edited and is not in force")?;
         Ok(format!(
             "; the file had been edited without a reload: what stood there is in {}",
             beside.display()
         ))
+    }
+
+    /// The same of what an instance was to serve before it was of a fleet.
+    pub(super) fn keep_replaced(&self) -> Result<String, EngineError> {
+        if !self.config_path.exists() {
+            return Ok(String::new());
+        }
+        let beside = self.kept_beside("has other services than the fleet")?;
+        Ok(format!("; what stood there before is in {}", beside.display()))
+    }
+
+    /// Keeps what stands in the instance's file beside it; `how` it is, for the words if that cannot be.
+    fn kept_beside(&self, how: &str) -> Result<PathBuf, EngineError> {
+        keep_beside(&self.config_path).map_err(|why| {
+            EngineError::Conflict(format!(
+                "{} {how}, and cannot be kept beside: {why}; nothing has changed",
+                self.config_path.display()
+            ))
+        })
     }
 
     /// Goes back to the file of a change; without a number, to the one before.

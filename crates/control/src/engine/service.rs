@@ -731,6 +731,7 @@ impl ServiceRuntime {
             failed => self.written(failed.map(drop)),
         }
         self.unfold_young();
+        self.young.moved();
         // Before the next period begins there may be other keys yet.
         if let Some(key) = self.hash_key().filter(|key| !self.marked_since.contains(key)) {
             self.marked_since.push(key);

@@ -11,6 +11,7 @@ mod heard;
 mod lead;
 mod learn;
 mod record;
+mod waits;
 
 use self::anew::Anew;
 use super::service::{PoolMember, ServiceRuntime};
@@ -80,7 +81,8 @@ pub struct StepStatus {
     pub services: Vec<String>,
     /// The balancers that have not come so far.
     pub waits_for: Vec<String>,
-    /// Why the last one was given up, or none can begin; as the leader has it.
+    /// Why the last one was given up, or none can begin: as the leader has it, or, where it says nothing, as the balancer
+    /// that was asked can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -130,6 +132,10 @@ pub(super) struct Stepping {
     why: Option<String>,
     /// Whose agents are waited for.
     misses: Option<String>,
+    /// The change of the configuration by which packets were led last in a step, and since when the pools of a later one
+    /// wait.
+    made: u64,
+    pending: Option<Instant>,
     /// The question that agents had not answered when it was said last who had not, and whether that was the end.
     named: (u64, bool),
     /// Who did not come so far in the last step.
@@ -182,6 +188,8 @@ impl Stepping {
             news: true,
             why: None,
             misses: None,
+            made: 0,
+            pending: None,
             named: (0, false),
             silent: Vec::new(),
             alone: None,
@@ -812,6 +820,9 @@ impl<P: Plane> Engine<P> {
             return false;
         }
         (stepping.committed, stepping.again) = (Some(step.id()), None);
+        if step.stage == Stage::Commit {
+            stepping.made = step.change;
+        }
         debug!(step = step.number, took = ?begun.elapsed(), "committed");
         self.note_tables(step, &services);
         self.mark_as_agreed(&services);
@@ -875,35 +886,6 @@ impl<P: Plane> Engine<P> {
         let services = &self.services;
         self.shelf.keep(|name| services.get(name).is_some_and(ServiceRuntime::is_shared));
         self.take_up_held();
-    }
-
-    /// How far the fleet is, where it has services that change in step.
-    pub(super) fn step_status(&self) -> Option<StepStatus> {
-        let fleet = self.fleet.as_ref()?;
-        let step = fleet.stepping.step.as_ref()?;
-        let over = step.stage == Stage::Done;
-        Some(StepStatus {
-            number: step.number,
-            stage: step.stage,
-            services: step.next.keys().cloned().collect(),
-            waits_for: if over {
-                Vec::new()
-            } else {
-                fleet.with_report(|report| step.missing(report))
-            },
-            why: fleet.stepping.why.clone(),
-        })
-    }
-
-    /// What is in the way of changes.
-    pub(super) fn step_warning(&self) -> Option<String> {
-        let fleet = self.fleet.as_ref()?;
-        let table = || fleet.fetching.why().map(str::to_owned);
-        let stepping = &fleet.stepping;
-        // Of one that does not lead, it was said of a step that has not begun.
-        let begins = stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Prepare);
-        let misses = stepping.misses.as_ref().filter(|_| begins || self.leads());
-        misses.or(stepping.why.as_ref()).cloned().or_else(table)
     }
 }
 

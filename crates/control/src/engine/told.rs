@@ -160,6 +160,7 @@ impl ServiceRuntime {
         kind: Kind,
         now: u32,
     ) -> Result<(), EngineError> {
+        self.young.ended(key, backend);
         let Some(known) = self.builder.known(key).filter(|known| known.backend == backend) else {
             self.claims.remove(key, backend);
             return Ok(());
@@ -258,6 +259,7 @@ impl ServiceRuntime {
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
         self.claims.keep_of(backend, found);
+        self.young.listed(backend, found);
         self.told_of.insert(backend);
         self.tell_builder(now);
         logged

@@ -2,7 +2,7 @@
 
 use super::forward::{Reached, translation, way_of};
 use super::network::{Hosts, Look, Of};
-use super::service::ServiceRuntime;
+use super::service::{ServiceRuntime, idle_seconds};
 use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
 use crate::neigh::{self, NeighError};
@@ -207,7 +207,7 @@ impl<P: Plane> Engine<P> {
                 self.lend(number, |states| states.sweep(now, &active)).unwrap_or_default();
             let name = self.names.get(&number);
             let Some(service) = name.and_then(|name| self.services.get_mut(name)) else { continue };
-            service.young.sweep(now, active);
+            service.young.sweep(now, idle_seconds(&service.configured), active);
             // Another one may have begun in the place of one that was idle.
             idle.retain(|key| service.builder.known(key).is_none());
             if service.half_open.look_again() {

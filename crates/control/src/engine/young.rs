@@ -6,7 +6,7 @@
 //! them than a budget: a flood of SYNs pushes out the oldest, which hurts a handshake that takes longer than
 //! the budget lasts, and only if the pool changes meanwhile.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use weir_steering::{BackendId, StateKey};
 
 /// A server repeats its SYN+ACK for so long.
@@ -26,6 +26,14 @@ pub(super) struct Begun {
     ticket: u64,
 }
 
+/// A connection that was seen alive, and of which its backend's agent has said nothing in time.
+#[derive(Clone, Copy, Debug)]
+struct Missed {
+    backend: BackendId,
+    /// When it was known last that it lives.
+    seen: u32,
+}
+
 /// All of a service.
 #[derive(Debug, Default)]
 pub(super) struct Young {
@@ -38,8 +46,10 @@ pub(super) struct Young {
     tickets: u64,
     /// Those that there was no room for.
     pub pushed_out: u64,
-    /// Those that were seen alive and not told of in all the time that a handshake takes.
+    /// Those that were seen alive and not told of in all the time that a handshake takes; all that there ever were.
     pub untold: u64,
+    /// Those of them that may live, and that the table which packets follow has not moved yet.
+    missed: HashMap<StateKey, Missed>,
 }
 
 impl Young {
@@ -50,6 +60,28 @@ impl Young {
 
     pub fn len(&self) -> usize {
         self.begun.len()
+    }
+
+    /// Connections that the next table may break, as nobody has told of them.
+    pub fn missed(&self) -> usize {
+        self.missed.len()
+    }
+
+    /// The agent of a backend says that a connection has ended.
+    pub fn ended(&mut self, key: &StateKey, backend: BackendId) {
+        if self.missed.get(key).is_some_and(|one| one.backend == backend) {
+            self.missed.remove(key);
+        }
+    }
+
+    /// The agent of a backend has said all that this holds: what it has not named has ended.
+    pub fn listed(&mut self, backend: BackendId, found: &HashSet<StateKey>) {
+        self.missed.retain(|key, one| one.backend != backend || found.contains(key));
+    }
+
+    /// Packets follow another table. What that has broken is broken, and what it has not is where it was.
+    pub fn moved(&mut self) {
+        self.missed = HashMap::new();
     }
 
     /// A SYN went to a backend.
@@ -78,6 +110,7 @@ impl Young {
     }
 
     pub fn remove(&mut self, key: &StateKey) {
+        self.missed.remove(key);
         let Some(Begun { backend, .. }) = self.begun.remove(key) else { return };
         let Some(count) = self.counts.get_mut(&backend) else { return };
         *count -= 1;
@@ -93,6 +126,7 @@ impl Young {
     /// Takes those of a backend.
     pub fn take_of(&mut self, backend: BackendId) -> Vec<(StateKey, Begun)> {
         self.counts.remove(&backend);
+        self.missed.retain(|_, one| one.backend != backend);
         self.begun.extract_if(|_, one| one.backend == backend).collect()
     }
 
@@ -107,18 +141,30 @@ impl Young {
         }
     }
 
-    /// Takes down who has sent more than a SYN, and forgets those whose handshake was over long ago, if it was.
-    pub fn sweep(&mut self, now: u32, active: impl Fn(&StateKey) -> bool) {
+    /// Takes down who has sent more than a SYN, and forgets those whose handshake was over long ago, if it was; of which
+    /// nobody has told, and nothing was seen for `idle` seconds, they are over.
+    pub fn sweep(&mut self, now: u32, idle: u32, active: impl Fn(&StateKey) -> bool) {
         for (key, one) in &mut self.begun {
             one.alive |= active(key);
         }
+        self.missed.retain(|key, one| {
+            if active(key) {
+                one.seen = now;
+            }
+            now.saturating_sub(one.seen) < idle
+        });
         while let Some((key, ticket)) = self.order.front().copied() {
-            if let Some(one) = self.begun.get(&key).filter(|one| one.ticket == ticket) {
+            let one = self.begun.get(&key).copied().filter(|one| one.ticket == ticket);
+            if let Some(one) = one {
                 if now.saturating_sub(one.born) <= HANDSHAKE_SECONDS {
                     break;
                 }
-                self.untold += u64::from(one.alive);
                 self.remove(&key);
+                self.untold += u64::from(one.alive);
+                // No more of them than of those that begin.
+                if one.alive && self.missed.len() < self.budget {
+                    self.missed.insert(key, Missed { backend: one.backend, seen: now });
+                }
             }
             self.order.pop_front();
         }
@@ -178,11 +224,45 @@ mod tests {
         young.push(key(1), backend(1), 100);
         young.push(key(2), backend(1), 101);
         young.push(key(3), backend(1), 160);
-        young.sweep(165, |one| *one == key(2));
+        young.sweep(165, 300, |one| *one == key(2));
         assert_eq!((young.len(), young.untold), (3, 0));
-        young.sweep(166, |_| false);
+        young.sweep(166, 300, |_| false);
         assert_eq!((young.len(), young.untold), (2, 0));
-        young.sweep(200, |_| false);
+        young.sweep(200, 300, |_| false);
         assert_eq!((young.len(), young.untold), (1, 1), "packets were seen of the second one");
+    }
+
+    /// What nobody has told of is a danger until it is told of, has ended, was silent for too long, or packets follow
+    /// another table. How many there have been is counted on.
+    #[test]
+    fn what_nobody_has_told_of_is_over_some_time() {
+        let mut young = young(100);
+        let miss = |young: &mut Young, now: u32| {
+            (1..=4).for_each(|number| young.push(key(number), backend(number), now));
+            young.sweep(now + 10, 300, |_| true);
+            young.sweep(now + 66, 300, |_| false);
+            assert_eq!((young.len(), young.missed()), (0, 4));
+        };
+        miss(&mut young, 100);
+        // Its agent tells of it after all.
+        young.remove(&key(1));
+        // Another one's says nothing of it.
+        young.ended(&key(2), backend(1));
+        assert_eq!(young.missed(), 3);
+        young.ended(&key(2), backend(2));
+        young.listed(backend(3), &HashSet::from([key(3)]));
+        assert_eq!(young.missed(), 2);
+        young.listed(backend(3), &HashSet::new());
+        assert_eq!(young.missed(), 1);
+        young.sweep(400, 300, |one| *one == key(4));
+        young.sweep(699, 300, |_| false);
+        assert_eq!(young.missed(), 1);
+        young.sweep(700, 300, |_| false);
+        assert_eq!((young.missed(), young.untold), (0, 4));
+        miss(&mut young, 1_000);
+        young.take_of(backend(1));
+        assert_eq!(young.missed(), 3);
+        young.moved();
+        assert_eq!((young.missed(), young.untold), (0, 8));
     }
 }

@@ -136,11 +136,11 @@ impl<P: Plane> Engine<P> {
                     silent.join(", ")
                 ));
             }
-            if service.young.untold > 0 {
+            let missed = service.young.missed();
+            if missed > 0 {
                 found.push(format!(
-                    "service {name}: packets of {} connections were seen of which no agent has told: \
-                     the next change of the pool may break them",
-                    service.young.untold
+                    "service {name}: packets of {missed} connections were seen of which no agent has told: \
+                     the next change of the pool may break them"
                 ));
             }
         }

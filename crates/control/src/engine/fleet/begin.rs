@@ -1,6 +1,7 @@
 //! What a start of a balancer goes by that is of a fleet: its own part of the configuration, by its file or as it was
 //! in force last, and the services that the store has, or that were followed last.
 
+use super::file::{called, parse_joined};
 use super::namesake::own_name;
 use super::{Begun, parse};
 use crate::config::{Config, PlaneKind};
@@ -41,7 +42,8 @@ pub async fn begin(
         None => text::split(&Config::text(path)?)?,
     };
     let mut cache = Cache::load(&cache_path(path))?;
-    let joined = cache.document.is_some();
+    let left = cache.document.as_ref().map(|document| document.text.clone());
+    let joined = left.is_some();
     let mut notes = Vec::new();
     let looked = async {
         let mut store = Store::connect(store).await?;
@@ -66,7 +68,7 @@ pub async fn begin(
             if cache.document.is_none() {
                 let config = parse(&parts.own, path, plane)?;
                 let own = parts.own;
-                let fleet = Some(Begun { cache, step, own, joined, followed, notes });
+                let fleet = Some(Begun { cache, step, own, joined, left, followed, notes });
                 return Ok(Start { config, fleet, instead, before: None });
             }
             None
@@ -75,7 +77,7 @@ pub async fn begin(
     let kept = cache.document.as_ref().map_or(0, |kept| kept.change);
     let mut before = None;
     if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
-        match parse(&text::join(&parts.own, &document.text), path, plane) {
+        match parse_joined(&parts.own, &document.text, &called(document.change), path, plane) {
             Ok(_) => before = cache.document.replace(document),
             Err(error) if joined => {
                 followed = false;
@@ -86,15 +88,17 @@ pub async fn begin(
     }
     // A fleet without a configuration gets that of the first balancer.
     let Some(document) = &cache.document else {
-        let fleet = Some(Begun { cache, step, own: parts.own, joined, followed, notes });
+        let fleet = Some(Begun { cache, step, own: parts.own, joined, left, followed, notes });
         return Ok(Start { config, fleet, instead, before: None });
     };
     let other = instead.is_none() && parts.shared != document.text && joined;
-    let (parsed, own, instead) = match parse(&text::join(&parts.own, &document.text), path, plane) {
+    let name = called(document.change);
+    let joint = parse_joined(&parts.own, &document.text, &name, path, plane);
+    let (parsed, own, instead) = match joint {
         // Good in itself, and not with the services of the fleet.
         Err(why) if instead.is_none() => match own_before(path, plane, &why) {
             Some((own, instead)) => {
-                let config = parse(&text::join(&own, &document.text), path, plane);
+                let config = parse_joined(&own, &document.text, &name, path, plane);
                 (config.map_err(|_| why)?, own, Some(instead))
             }
             None => return Err(why),
@@ -107,7 +111,7 @@ pub async fn begin(
             path.display()
         ));
     }
-    let fleet = Some(Begun { cache, step, own, joined, followed, notes });
+    let fleet = Some(Begun { cache, step, own, joined, left, followed, notes });
     Ok(Start { config: parsed, fleet, instead, before })
 }
 

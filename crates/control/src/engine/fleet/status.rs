@@ -43,7 +43,7 @@ pub struct FleetStatus {
     pub leads: bool,
     /// All balancers, in the order of their names.
     pub balancers: Vec<BalancerStatus>,
-    /// In what balancers differ that should be alike, a sentence each.
+    /// In what balancers differ that should be alike, as far as the store answers, a sentence each.
     pub disagreements: Vec<String>,
     /// The last change of pools that all make in step; none if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,10 +55,10 @@ pub struct FleetStatus {
 pub struct BalancerStatus {
     /// Its name.
     pub name: String,
-    /// "serves", "drained", "behind" (it does not follow the last change), or "away" (it does not say anything
-    /// to the store).
+    /// "serves", "drained", "behind" (it does not follow the last change), "away" (it does not say anything to the
+    /// store), or "unknown" (the store does not answer the balancer that was asked).
     pub role: String,
-    /// What it says of itself; none if it is away.
+    /// What it says of itself; if that is unknown, what it has said last. None if it is away, or nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sign: Option<Sign>,
     /// Changes that it is behind the store.
@@ -68,8 +68,9 @@ pub struct BalancerStatus {
 impl<P: Plane> Engine<P> {
     /// Says what this balancer does, if that is another than before.
     pub(in crate::engine) fn tell_fleet(&mut self) {
+        let waits = self.waits_as_leader();
         let Some(mut fleet) = self.fleet.take() else { return };
-        let sign = self.sign(&mut fleet);
+        let sign = Sign { waits, ..self.sign(&mut fleet) };
         if let Some(ends) = &fleet.ends {
             ends.sign.send_if_modified(|before| {
                 let changed = *before != sign;
@@ -128,6 +129,7 @@ impl<P: Plane> Engine<P> {
                 .as_ref()
                 .map(|behind| behind.why.clone())
                 .or_else(|| self.turning_keys()),
+            waits: None,
         }
     }
 
@@ -140,7 +142,8 @@ impl<P: Plane> Engine<P> {
         };
         let report = fleet.report();
         let own = &self.config.balancer.name;
-        let mut signs = report.balancers.clone();
+        let asked = report.reachable;
+        let mut signs = if asked { report.balancers.clone() } else { report.before.clone() };
         if let Some(ends) = fleet.ends.as_ref().filter(|_| !report.namesake) {
             signs.insert(own.clone(), ends.sign.borrow().clone());
         }
@@ -150,6 +153,8 @@ impl<P: Plane> Engine<P> {
             let sign = signs.get(name).cloned();
             let lag = sign.as_ref().map_or(0, |sign| last.saturating_sub(sign.change));
             let role = match &sign {
+                // Of itself it knows all the same.
+                _ if !asked && name != own => "unknown",
                 None => "away",
                 Some(sign) if lag > 0 || sign.trouble.is_some() => "behind",
                 Some(sign) if sign.drained => "drained",
@@ -299,7 +304,7 @@ fn disagreements(balancers: &[BalancerStatus], doubled: &BTreeSet<String>) -> Ve
     let mut said: Vec<String> =
         names.map(|name| format!("two balancers are called {name}; rename one of them")).collect();
     let signs = || {
-        let signs = balancers.iter();
+        let signs = balancers.iter().filter(|balancer| balancer.role != "unknown");
         signs.filter_map(|balancer| Some((&balancer.name, balancer.sign.as_ref()?)))
     };
     said.extend(signs().filter_map(|(name, sign)| {

@@ -3,7 +3,6 @@
 use super::{Fleet, Wanted};
 use crate::config::{Config, Source};
 use crate::engine::{Engine, EngineError, FieldChange, PlanReport};
-use crate::history::Who;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_fleet::{Document, Keys, text};
@@ -134,11 +133,7 @@ impl<P: Plane> Engine<P> {
                 return self.not_followed(None, revision, why);
             }
         }
-        let what = "fleet";
-        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
-        let followed = self.follow_document(document.clone(), revision, None, what);
-        self.asked_by(Who::nobody("weir"));
-        match followed {
+        match self.follow_document(document.clone(), revision, None) {
             Ok(_) | Err(EngineError::Unfinished(_)) => {}
             Err(error) => self.not_followed(Some(document), revision, error.to_string()),
         }
@@ -165,6 +160,7 @@ impl<P: Plane> Engine<P> {
             self.store_has(document, revision);
         }
         self.look_whether_apart();
+        self.look_whether_pools_wait();
         self.tell_fleet();
     }
 }

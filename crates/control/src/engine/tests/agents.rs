@@ -265,9 +265,21 @@ fn what_agents_fail_to_report_is_in_status_and_metrics() {
         untold
     };
     assert_eq!(count(&world), 0);
-    world.engine.services.get_mut("a").expect("there").young.untold = 3;
+    let service = world.engine.services.get_mut("a").expect("there");
+    let backend = service.pool[0].id;
+    for src_port in 0..3 {
+        service.young.push(StateKey { src_port, ..StateKey::default() }, backend, 0);
+    }
+    service.young.sweep(10, 600, |_| true);
+    service.young.sweep(100, 600, |_| false);
     assert_eq!(count(&world), 3);
     assert!(world.warnings().iter().any(|one| one.contains("packets of 3 connections were seen")));
+    // What the next change may break it has broken, or has left, when it is made: no danger is left to warn of.
+    let generation = world.engine.services["a"].generation;
+    world.drain("a", "b1").unwrap();
+    assert!(world.engine.services["a"].generation > generation);
+    assert_eq!(count(&world), 3);
+    assert!(!world.warnings().iter().any(|one| one.contains("connections were seen")));
 }
 
 /// Agents hear of all balancers of a fleet when they call, and whenever those are others.
@@ -276,8 +288,8 @@ fn agents_hear_of_the_other_balancers() {
     let (mut world, _clock) = world("concury", 1_000, 1_000);
     assert_eq!(world.call(1, 1, 1).balancers, None, "it is of no fleet");
     let cache = Cache { id: "1".into(), document: None, step: None };
-    let (own, notes) = (String::new(), Vec::new());
-    let begun = Begun { cache, step: None, own, joined: true, followed: true, notes };
+    let (own, left, notes) = (String::new(), None, Vec::new());
+    let begun = Begun { cache, step: None, own, joined: true, left, followed: true, notes };
     let mut fleet = Fleet::new(begun, &world.directory.path().join("weir.toml"));
     let (asks, _asked) = mpsc::channel(1);
     let (sign, _signed) = watch::channel(Sign::default());

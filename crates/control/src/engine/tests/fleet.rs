@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::fleet::digest_of;
+use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{Ask, Cache, Document, Report, Sign, text};
 use weir_steering::cheetah::servers;
@@ -39,7 +40,8 @@ fn at(vips: &str) -> String {
 
 fn begun(directory: &TempDir, document: Option<Document>, joined: bool) -> Begun {
     let cache = Cache { id: "1".into(), document, step: None };
-    Begun { cache, step: None, own: own(directory), joined, followed: true, notes: Vec::new() }
+    let (own, left) = (own(directory), None);
+    Begun { cache, step: None, own, joined, left, followed: true, notes: Vec::new() }
 }
 
 fn parsed(directory: &TempDir, shared: &str) -> Config {
@@ -343,4 +345,150 @@ fn a_whole_text_takes_the_place_of_what_is_not_followed() {
     let (put, expected) = put.unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!((put.change, &put.text, expected), (9, &document.text, 3));
     assert_eq!(world.fleet_says(), "");
+}
+
+/// Without the store nobody knows what the others do: they are not away, what they have said last is there, and why
+/// nothing is heard is said as it is.
+#[test]
+fn who_is_not_heard_of_without_the_store_is_unknown() {
+    let mut world = member(&first());
+    let (asks, _asked) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    let (sender, _commands) = channel(16).expect("descriptors");
+    world.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
+    let others = |world: &World| {
+        let status = world.engine.fleet_status().expect("it is of one");
+        assert_eq!(status.disagreements, Vec::<String>::new());
+        let own = status.balancers.iter().find(|one| one.name == status.name);
+        assert_ne!(own.expect("itself").role, "unknown");
+        let others = status.balancers.iter().filter(|one| one.name != status.name);
+        let said = others.map(|one| format!("{} {} {}", one.name, one.role, one.sign.is_some()));
+        said.collect::<Vec<_>>()
+    };
+    report.send_modify(|report| {
+        (report.reachable, report.change) = (true, 1);
+        report.members = ["lb2", "lb3"].map(String::from).into();
+        let sign = Sign { id: "2".into(), change: 1, ..Sign::default() };
+        report.balancers = BTreeMap::from([("lb2".to_owned(), sign)]);
+    });
+    assert_eq!(others(&world), ["lb2 serves true", "lb3 away false"]);
+    let why = "/weir/config in the store cannot be used: it is of version 9";
+    report.send_modify(|report| {
+        (report.reachable, report.error) = (false, Some(why.into()));
+        report.before = std::mem::take(&mut report.balancers);
+    });
+    assert_eq!(others(&world), ["lb2 unknown true", "lb3 unknown false"]);
+    let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
+    let refused = refused.expect_err("the store takes nothing").to_string();
+    assert_eq!(refused, format!("{why}; nothing has changed"));
+}
+
+/// A change stands in the history of each balancer by what it does, by who has asked which one, and by the fleet's
+/// number, whether that one was asked or was told. Numbers of their own may differ.
+#[test]
+fn histories_name_changes_of_the_fleet_alike() {
+    let document = first();
+    let (mut asked, mut told) = (member(&document), member(&document));
+    for world in [&asked, &told] {
+        let file = text::join(&own(&world.directory), &document.text);
+        std::fs::write(world.directory.path().join("weir.toml"), file).expect("a file");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let (asks, mut put) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    report.send_modify(|report| (report.reachable, report.change) = (true, 1));
+    let (sender, mut commands) = channel(16).expect("descriptors");
+    asked.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
+    asked.hears(&document, 1);
+    told.engine.remember_own("what the other one has not done".into());
+    asked.engine.asked_by(Who { name: "root".into(), uid: Some(0), pid: None });
+    let (reply, answer) = oneshot::channel();
+    let guard = runtime.enter();
+    asked.engine.handle(Command::Drain("a".into(), "b1".into(), true, reply));
+    drop(guard);
+    let made = runtime.block_on(async {
+        let asked = put.recv().await;
+        let Some(Ask::Put { document, then, .. }) = asked else { panic!("it is proposed") };
+        then.send(Ok(2)).expect("it waits for that");
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        document
+    });
+    let guard = runtime.enter();
+    commands.take(16, |command| {
+        asked.engine.handle(command);
+        true
+    });
+    drop(guard);
+    let said = runtime.block_on(answer).expect("it is answered").expect("it is done");
+    assert_eq!(said, "backend b1 of a drains; change 2 of the fleet");
+    told.hears(&made, 2);
+    let last = |world: &World| {
+        let entry = world.engine.history.entries().last().expect("there is one").clone();
+        (entry.number, (entry.fleet, entry.who, entry.what, entry.done))
+    };
+    let ((one, here), (other, there)) = (last(&asked), last(&told));
+    let who = Who::nobody(&format!("root@{}", asked.engine.config.balancer.name));
+    let (what, done) = ("fleet".to_owned(), "backend b1 of a drains".to_owned());
+    assert_eq!(here, (Some(2), who, what, done));
+    assert_eq!(there, here);
+    assert_ne!(one, other);
+    // The file is what this change has made it, on both: nobody has edited it.
+    for world in [&asked, &told] {
+        let current = world.engine.history.current().map(|entry| entry.fleet);
+        assert_eq!(current, Some(Some(2)));
+        assert!(!world.directory.path().join("weir.toml.edited").exists());
+    }
+}
+
+/// What is wrong with the fleet's document is told by its own lines: a file that has others there is not at fault.
+#[test]
+fn an_error_in_the_document_is_told_by_its_own_lines() {
+    let document = first();
+    let mut world = member(&document);
+    let mut bad = world.document(2, &shared(&[1, 2]));
+    bad.text = bad.text.replace("port = 80\n", "port = 80\nfuturefield = 1\n");
+    let line = bad.text.lines().position(|line| line.starts_with("futurefield"));
+    let place = format!("the fleet's document, change 2:{}: ", line.expect("it is there") + 1);
+    world.hears(&bad, 2);
+    let said = world.fleet_says();
+    assert!(said.contains(&place) && said.contains("futurefield"), "{said}");
+    assert!(!said.contains("weir.toml:"), "{said}");
+}
+
+/// A file gets the fleet's services when its balancer starts. What is lost by that is kept beside it, and nothing else
+/// is: a balancer that joins has edited nothing, nor has one whose history has gone with its machine.
+#[test]
+fn what_a_start_replaces_is_kept_where_it_is_lost() {
+    let document = first();
+    let (of_fleet, older, other) = (document.text.clone(), shared(&[1, 2]), shared(&[7]));
+    for (joined, left, stood, kept) in [
+        (false, None, "", false),
+        (false, None, &*of_fleet, false),
+        (false, None, &*other, true),
+        (true, Some(&older), &*older, false),
+        (true, Some(&older), "", true),
+        (true, Some(&older), &*other, true),
+    ] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("weir.toml");
+        let before = format!("# Mine.\n{}", text::join(&own(&directory), stood));
+        std::fs::write(&path, &before).expect("a file");
+        let config = parsed(&directory, &of_fleet);
+        let own = text::split(&before).expect("it is TOML").own;
+        let begun = begun(&directory, Some(document.clone()), joined);
+        let begun = Begun { own: own.clone(), left: left.cloned(), ..begun };
+        let found = Found { fleet: Some(begun), ..Found::default() };
+        let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+        let mut engine = over(plane, found, &config).expect("it starts");
+        let (sender, _commands) = channel(16).expect("descriptors");
+        assert!(engine.join_fleet(sender).is_some());
+        let now = std::fs::read_to_string(&path).expect("a file");
+        assert_eq!(now, text::join(&own, &of_fleet));
+        let edited = std::fs::read_to_string(directory.path().join("weir.toml.edited"));
+        assert_eq!(edited.ok(), kept.then_some(before), "{joined} {stood:?}");
+    }
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{
-    Ack, Ask, Cache, Did, Document, Mark, Report, Sign, Stage, Step, cache_path, text,
+    Ack, Ask, Cache, Did, Document, Leader, Mark, Report, Sign, Stage, Step, cache_path, text,
 };
 use weir_rpc::Endpoints;
 use weir_rpc::message::{Connection, Kind};
@@ -190,14 +190,9 @@ impl Fleet {
         let directory = tempfile::tempdir().expect("a temporary directory");
         // Keys as the first balancer would draw them.
         let config = parsed(&directory, &shared(method, &pool), strict);
-        let begun = Begun {
-            cache: Cache { id: "0".into(), document: None, step: None },
-            step: None,
-            own: own(&directory, strict),
-            joined: false,
-            followed: true,
-            notes: Vec::new(),
-        };
+        let cache = Cache { id: "0".into(), document: None, step: None };
+        let (own, left, notes) = (own(&directory, strict), None, Vec::new());
+        let begun = Begun { cache, step: None, own, joined: false, left, followed: true, notes };
         let found = Found { fleet: Some(begun), ..Found::default() };
         let first = over(Soft::new(SoftMemory::new(10_000, 64, 64)), found, &config);
         let keys = first.expect("it starts").keys_for(&config).expect("there is room");
@@ -253,8 +248,8 @@ impl Fleet {
         let config = parsed(&directory, &document.text, self.strict);
         let own = own(&directory, self.strict);
         std::fs::write(&file, &own).expect("a file");
-        let (step, notes) = (self.step.clone(), Vec::new());
-        let fleet = Some(Begun { cache, step, own, joined: true, followed: true, notes });
+        let (step, left, notes) = (self.step.clone(), None, Vec::new());
+        let fleet = Some(Begun { cache, step, own, joined: true, left, followed: true, notes });
         let engine = over(plane, Found { fleet, resumed, ..Found::default() }, &config);
         let mut engine = engine.unwrap_or_else(|error| panic!("{error}"));
         let (asks, asked) = mpsc::channel(256);
@@ -422,7 +417,7 @@ impl Fleet {
                 // A lease that has run out is no lead, whoever has heard of what.
                 let until = (leader == at && self.leader == at).then_some(far());
                 member.report.send_modify(|report| {
-                    let seat = weir_fleet::Leader { term, ..weir_fleet::Leader::default() };
+                    let seat = Leader { name: name(leader), term, ..Leader::default() };
                     report.leader = Some(seat);
                     *report = std::mem::take(report).leading(until);
                 });

@@ -36,7 +36,7 @@ fn a_table_is_made_once_while_agents_are_waited_for() {
     let (mut world, _clock) = world("residue", 1_000, 10_000);
     let cache = Cache { id: "1".into(), document: None, step: None };
     let (step, own, notes) = (Some(over(1, &[])), String::new(), Vec::new());
-    let begun = Begun { cache, step, own, joined: true, followed: true, notes };
+    let begun = Begun { cache, step, own, joined: true, left: None, followed: true, notes };
     world.engine.fleet = Some(Fleet::new(begun, &world.directory.path().join("weir.toml")));
     let generation = |world: &World| world.engine.services["a"].generation;
     turn(&mut world);

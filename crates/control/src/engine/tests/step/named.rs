@@ -172,6 +172,11 @@ fn a_change_waits_for_an_agent_that_was_lost() {
                 said |= warnings.iter().any(|one| one.contains("agents of b1 to call again"));
             }
             assert!(said, "{method}: whom it waits for");
+            // Where the leader is the one that waits, all know from it why.
+            for other in (0..BALANCERS).filter(|other| leads && *other != at) {
+                let why = fleet.waits(other).unwrap_or_default();
+                assert!(why.contains("agents of b1 to call again"), "{method}: {why}");
+            }
             if leads {
                 // It has been away for longer than anybody waits.
                 fleet.engine(at).give_up_missed();
@@ -189,7 +194,42 @@ fn a_change_waits_for_an_agent_that_was_lost() {
     }
 }
 
+/// A leader that does nothing says nothing: the others see that pools wait, and for whom. When it goes on there is
+/// nothing more to say.
+#[test]
+fn who_waits_for_a_silent_leader_says_so() {
+    for method in [CONCURY, RESIDUE] {
+        let mut fleet = one_fleet(method);
+        let (begun, leader) = (Instant::now(), fleet.leader);
+        let others = || (0..BALANCERS).filter(move |at| *at != leader);
+        let said = format!("of a, waits for {}, which leads", name(leader));
+        fleet.pool.insert(2, 9);
+        fleet.propose((leader + 1) % BALANCERS);
+        for at in others() {
+            while !fleet.waits(at).is_some_and(|why| why.contains(&said)) {
+                assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+                fleet.go_on_without(Some(leader), None);
+            }
+            let warnings = fleet.engine(at).fleet_warnings();
+            assert!(warnings.iter().any(|one| one.contains(&said)), "{warnings:?}");
+        }
+        for at in 0..BALANCERS {
+            while fleet.waits(at).is_some() {
+                assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+                fleet.go_on(None);
+            }
+        }
+        fleet.rest();
+        fleet.agree();
+    }
+}
+
 impl Fleet {
+    /// What a change of pools waits for, as a balancer says it.
+    fn waits(&mut self, at: usize) -> Option<String> {
+        self.engine(at).step_status()?.why
+    }
+
     /// Where a packet of a client goes by one balancer, which does not look at what its packets report.
     pub(super) fn goes(&mut self, at: usize, client: u32, flags: TcpFlags) -> Option<u8> {
         let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();

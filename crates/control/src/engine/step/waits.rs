@@ -1,0 +1,137 @@
+//! What a change of pools waits for, as far as this balancer can tell: the leader knows, and says it in its sign; where
+//! it says nothing, or there is none, everybody sees that pools are not as the configuration has them.
+
+use super::super::Engine;
+use super::super::service::{PoolMember, ServiceRuntime};
+use super::StepStatus;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use weir_fleet::{Share, Stage};
+use weir_plane::Plane;
+use weir_steering::{Member, Role};
+
+/// A change that takes no longer is not said to wait.
+const SAID_AFTER: Duration = Duration::from_secs(1);
+
+impl<P: Plane> Engine<P> {
+    /// How far the fleet is, where it has services that change in step.
+    pub(in crate::engine) fn step_status(&self) -> Option<StepStatus> {
+        let fleet = self.fleet.as_ref()?;
+        let step = fleet.stepping.step.as_ref()?;
+        let over = step.stage == Stage::Done;
+        Some(StepStatus {
+            number: step.number,
+            stage: step.stage,
+            services: step.next.keys().cloned().collect(),
+            waits_for: if over {
+                Vec::new()
+            } else {
+                fleet.with_report(|report| step.missing(report))
+            },
+            why: self.step_waits(),
+        })
+    }
+
+    /// What is in the way of changes.
+    pub(in crate::engine) fn step_warning(&self) -> Option<String> {
+        let table = || self.fleet.as_ref()?.fetching.why().map(str::to_owned);
+        self.step_waits().or_else(table)
+    }
+
+    /// Why pools do not change that are to change, if they do not.
+    fn step_waits(&self) -> Option<String> {
+        self.own_waits().or_else(|| self.leaders_waits()).or_else(|| self.unsaid_waits())
+    }
+
+    /// The same, for the others: what this balancer says of it as their leader.
+    pub(in crate::engine) fn waits_as_leader(&self) -> Option<String> {
+        let leads = self.fleet.as_ref().is_some_and(|fleet| fleet.leads().0);
+        leads.then(|| self.own_waits().or_else(|| self.unsaid_waits())).flatten()
+    }
+
+    /// What it waits for itself.
+    fn own_waits(&self) -> Option<String> {
+        let fleet = self.fleet.as_ref()?;
+        let stepping = &fleet.stepping;
+        // Of one that does not lead, it was said of a step that has not begun.
+        let begins = stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Prepare);
+        let misses = stepping.misses.as_ref().filter(|_| begins || fleet.leads().0);
+        misses.or(stepping.why.as_ref()).cloned()
+    }
+
+    fn leaders_waits(&self) -> Option<String> {
+        let (fleet, own) = (self.fleet.as_ref()?, &self.config.balancer.name);
+        fleet.with_report(|report| {
+            let leader = report.leader.as_ref().filter(|leader| leader.name != *own)?;
+            report.balancers.get(&leader.name)?.waits.clone()
+        })
+    }
+
+    /// Nobody says why, and it has been so for longer than a change takes.
+    fn unsaid_waits(&self) -> Option<String> {
+        let fleet = self.fleet.as_ref()?;
+        fleet.stepping.pending.filter(|since| since.elapsed() >= SAID_AFTER)?;
+        let pools = self.pools_that_wait();
+        let whom = fleet.with_report(|report| {
+            // Without the store nothing is to change.
+            report.reachable.then(|| match &report.leader {
+                Some(leader) => format!("{}, which leads and says nothing of it", leader.name),
+                None => "a leader, which is not elected yet".into(),
+            })
+        })?;
+        let of = pools.join(", ");
+        (!pools.is_empty()).then(|| format!("a change of pools in step, of {of}, waits for {whom}"))
+    }
+
+    /// Services whose pools the configuration has otherwise than packets follow them, as no step was made by it.
+    pub(in crate::engine) fn pools_that_wait(&self) -> Vec<String> {
+        let Some(fleet) = &self.fleet else { return Vec::new() };
+        // Where one was, what differs is what one balancer sees, and not what somebody wants.
+        if fleet.stepping.made >= fleet.change() {
+            return Vec::new();
+        }
+        let waits = self.services.iter().filter(|(_, service)| service.has_another_pool());
+        waits.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What the answer to a change says of pools that follow it later.
+    pub(in crate::engine) fn in_step_words(&self) -> String {
+        match &self.pools_that_wait()[..] {
+            [] => String::new(),
+            pools => format!("; the pool of {} changes in step with the others", pools.join(", ")),
+        }
+    }
+
+    /// Notes since when pools wait.
+    pub(in crate::engine) fn look_whether_pools_wait(&mut self) {
+        let waits = !self.pools_that_wait().is_empty();
+        if let Some(stepping) = self.stepping() {
+            let since = stepping.pending.filter(|_| waits);
+            stepping.pending = since.or_else(|| waits.then(Instant::now));
+        }
+    }
+}
+
+impl ServiceRuntime {
+    /// Whether the configuration has another pool than the one that all have agreed on, whatever checks and slow starts
+    /// make of both.
+    fn has_another_pool(&self) -> bool {
+        let Some(agreed) = self.agreed.as_ref().filter(|_| self.changes_in_step()) else {
+            return false;
+        };
+        let shares: HashMap<&str, &Share> =
+            agreed.iter().map(|share| (share.name.as_str(), share)).collect();
+        let differs = |(member, own): (&PoolMember, &Member)| {
+            let Some(share) = shares.get(member.wanted.name.as_str()) else { return true };
+            let drains = member.wanted.drain && !share.drains && !share.down;
+            // Whether a backup serves is as checks have it.
+            let serves = own.role == Role::Serving && share.drains && !member.wanted.backup;
+            // One that comes up, or says its weight itself, has another one on each balancer.
+            let written = member.rising.is_none()
+                && member.spoken.is_none()
+                && own.weight == u32::from(member.wanted.weight);
+            drains || serves || written && share.weight != own.weight
+        };
+        agreed.len() != self.pool.len() || self.pool.iter().zip(&self.own_members()).any(differs)
+    }
+}

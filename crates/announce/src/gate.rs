@@ -109,11 +109,12 @@ impl Gate {
         self.taken.map(|since| (since + self.learn).saturating_sub(now))
     }
 
-    /// What is to become of each route at this time. The operator's word comes first, then whether packets are
-    /// taken, then the time to learn, then the first service, in the order of the facts, that stands in the way.
+    /// What is to become of each route at this time. The operator's word comes first, then whether another balancer
+    /// has this one's name, which takes no packets for that reason, then whether packets are taken, then the time to learn, then the first service, in the order of the facts, that stands in the way.
     pub fn decide(&self, facts: &Facts, drained: bool, now: Duration) -> BTreeMap<Route, Verdict> {
         let whole = match (drained, self.left(now)) {
             (true, _) => Err(Why::Drained),
+            _ if facts.values().flatten().any(|fact| fact.namesake) => Err(Why::Namesake),
             (_, None) => Err(Why::Untaken),
             (_, Some(left)) if left.is_zero() => Ok(()),
             (_, Some(left)) => Err(Why::Learning { left_ms: left.as_millis() as u64 }),
@@ -131,9 +132,7 @@ impl Gate {
 
 fn stands(fact: &Fact) -> Verdict {
     let service = || fact.service.clone();
-    if fact.namesake {
-        Err(Why::Namesake)
-    } else if fact.apart {
+    if fact.apart {
         Err(Why::Apart)
     } else if !fact.served {
         Err(Why::Unserved { service: service() })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::lines;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// What is logged while something is done.
 #[derive(Clone, Default)]
@@ -20,7 +20,14 @@ impl Write for Log {
     }
 }
 
+/// With one subscriber alone, whoever comes first to a line of code decides for all whether it is of interest, a thread
+/// without one included. So there are two.
+static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+    tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish())
+});
+
 fn logged<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    LazyLock::force(&ANOTHER);
     let log = Log::default();
     let into = Log(Arc::clone(&log.0));
     let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || into.clone());

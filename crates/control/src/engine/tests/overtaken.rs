@@ -21,7 +21,7 @@ fn world(fields: &str, vips: &[&str]) -> World {
 fn listen(service: &mut Service, vips: &[&str], port: Option<u16>) {
     service.vips = vips.iter().map(|vip| vip.parse().expect("it is one")).collect();
     service.vip = service.vips[0].address;
-    if service.vips.len() == 1 {
+    if service.vips.len() == 1 && service.vips[0].is_host() {
         service.vips.clear();
     }
     service.port = port;

@@ -785,7 +785,7 @@ fn limits_that_stay_are_told_by_plans() {
     assert!(why.starts_with("weir.toml:2: "), "{why}");
     assert_eq!(plan(&world, &small).limits_stay, None);
     let said = world.engine.reload_as(tiny.clone(), false).expect("all but this");
-    assert!(said.contains("limits stay as they were"), "{said}");
+    assert!(said.contains("it stays as it was"), "{said}");
     let left = plan(&world, &tiny);
     assert!(left.changes && world.engine.is_of_limits_that_stay(&left), "{left:?}");
     assert_eq!(left.settings, planned.settings);

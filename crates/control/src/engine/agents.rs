@@ -4,6 +4,7 @@
 //! it says of any other is refused, and counted. A backend is *told of* from the end of its agent's first dump
 //! until its agent has been lost for a while (docs/agent.md).
 
+mod learn;
 mod peers;
 mod serving;
 mod status;
@@ -222,6 +223,8 @@ pub(super) struct Agents {
     refused: u64,
     /// Until when nothing is taken from interfaces, unless all agents have told before.
     learning: Option<Instant>,
+    /// When it is tried again to take packets from interfaces, where that has failed.
+    attach_at: Option<Instant>,
     /// Until when changes wait, after a restart, unless all agents have told before.
     settling: Option<Instant>,
     /// Where it is said how agents are listened for.
@@ -347,19 +350,6 @@ impl<P: Plane> Engine<P> {
         self.agents.own_host.as_deref()
     }
 
-    /// Whether packets are not to be taken yet: nothing is known of connections that there may be, and agents
-    /// know.
-    pub(super) fn begin_to_learn(&mut self, config: &Config) -> bool {
-        let learn = config.agents.as_ref().map_or(Duration::ZERO, |agents| agents.learn);
-        let asks = self.services.values().any(ServiceRuntime::asks_agents);
-        if self.resumed || !asks || learn.is_zero() {
-            return false;
-        }
-        info!(seconds = learn.as_secs(), "waits for what agents know before it takes packets");
-        self.agents.learning = Some(Instant::now() + learn);
-        true
-    }
-
     /// Whether no packets are taken yet.
     pub(super) fn is_learning(&self) -> bool {
         self.agents.learning.is_some()
@@ -453,38 +443,6 @@ impl<P: Plane> Engine<P> {
             Command::By(_, command) => self.moves_connections(command),
             Command::Asked(asked) => self.moves_connections(&asked.command),
             _ => false,
-        }
-    }
-
-    /// Takes packets, once all agents have told, or it has waited for as long as it may.
-    pub(super) fn go_on_learning(&mut self) {
-        let Some(until) = self.agents.learning else { return };
-        let missing = self.silent();
-        if (missing > 0 || self.waits_for_step()) && Instant::now() < until {
-            return;
-        }
-        // Nobody tells it of connections, and no step waits for it.
-        if self.is_double() {
-            return;
-        }
-        if missing > 0 {
-            warn!(missing, "agents of backends have not told what they hold; goes on without");
-        }
-        for service in self.services.values_mut().filter(|service| service.asks_agents()) {
-            service.dirty = true;
-        }
-        for failure in self.publish_due() {
-            error!(%failure, "cannot publish");
-        }
-        self.freeze_for_step();
-        let config = self.config.clone();
-        match self.attach(&config) {
-            Ok(()) => {
-                self.agents.learning = None;
-                self.compare_with_step();
-            }
-            // Tried again.
-            Err(error) => error!(%error, "cannot take packets"),
         }
     }
 
@@ -983,13 +941,6 @@ impl<P: Plane> Engine<P> {
             *since = since.checked_sub(MISSED_FOR).expect("the machine was started long ago");
         }
         self.give_up_lost();
-    }
-
-    /// It has waited for agents for as long as it may.
-    #[cfg(test)]
-    pub(super) fn end_learning(&mut self) {
-        self.agents.learning = Some(Instant::now());
-        self.look_at_agents();
     }
 
     /// Changes have waited for agents for as long as they may.

@@ -42,7 +42,8 @@ impl<P: Plane> Engine<P> {
         let drained = run_dir.join(DRAINED).symlink_metadata().is_ok();
         // A data plane that went on alone may be announced all the while.
         let delay = self.config.announce.as_ref().map_or(Duration::ZERO, |one| one.learn_delay);
-        let gate = Gate::new(if self.resumed { Duration::ZERO } else { delay });
+        let went_on = self.resumed && !self.is_learning();
+        let gate = Gate::new(if went_on { Duration::ZERO } else { delay });
         let keeper = Keeper::new(gate, file.clone()).map_err(|source| StoreError::Io {
             doing: "read",
             path: file,

@@ -57,3 +57,18 @@ fn a_table_is_made_once_while_agents_are_waited_for() {
     assert_eq!(world.engine.plane.attached, ["eth0"]);
     assert!(world.engine.services["a"].dirty, "it is compared with the step from now on");
 }
+
+/// Who is killed before it has taken a packet has learnt nothing that outlives it: the next one waits as well.
+#[test]
+fn who_is_killed_while_it_waits_waits_again() {
+    let (world, _clock) = world("residue", 1_000, 10_000);
+    assert!(world.engine.is_learning());
+    let mut world = killed(world);
+    assert!(world.engine.is_learning() && world.engine.plane.attached.is_empty());
+    let (_keeper, wants, _reports) = world.engine.announce().unwrap();
+    assert!(wants.borrow().untaken);
+    world.engine.end_learning();
+    assert_eq!(world.engine.plane.attached, ["eth0"]);
+    let world = killed(world);
+    assert!(!world.engine.is_learning(), "packets have been taken");
+}

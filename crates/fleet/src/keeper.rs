@@ -353,6 +353,8 @@ impl Keeper {
                 "another balancer of this name is in the fleet; rename one of them"
             );
         }
+        // What this one has said while another one had its name is there until that lease has run out.
+        let own = format!("{}/{}", self.name, self.id);
         self.report.send_modify(|report| {
             if !report.reachable {
                 info!(store = %self.config, revision = seen.revision, "in touch with the store");
@@ -366,6 +368,7 @@ impl Keeper {
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
             report.doubles.clone_from(&seen.doubles);
+            report.doubles.remove(&own);
             report.before.clear();
             report.acks.clone_from(&seen.acks);
         });

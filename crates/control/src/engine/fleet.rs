@@ -516,7 +516,8 @@ impl<P: Plane> Engine<P> {
             .as_ref()
             .is_some_and(|fleet| fleet.cache.document.is_some() && fleet.shared() == parts.shared);
         // Who hands in a whole text means it, whatever the store has; a file that is read again may be an old one.
-        let whole = what != "reload" && self.is_behind();
+        // Where its own part alone is another, that comes first: with it this balancer may follow what the store has.
+        let whole = what != "reload" && self.is_behind() && !self.mends_own(&parts);
         if there && !whole {
             // What is this balancer's own needs no store.
             let done = self.follow_own(parts.own, breaking, what);

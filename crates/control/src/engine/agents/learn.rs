@@ -37,6 +37,8 @@ impl<P: Plane> Engine<P> {
         if let Err(error) = std::fs::write(mark, "") {
             warn!(%error, "cannot write down that no packets are taken yet");
         }
+        // No packet follows what was found: its tables are made anew by what agents tell, and not kept until they have.
+        self.agents.settling = None;
         self.agents.learning = Some(Instant::now() + learn);
         true
     }

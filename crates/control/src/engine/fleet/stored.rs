@@ -34,6 +34,14 @@ impl<P: Plane> Engine<P> {
         self.fleet.as_ref().is_some_and(|fleet| fleet.behind.is_some())
     }
 
+    /// Whether a text differs from what this balancer follows in what is its own, and in nothing else.
+    pub(super) fn mends_own(&self, parts: &text::Parts) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| {
+            let followed = fleet.cache.document.is_some() && fleet.shared() == parts.shared;
+            followed && fleet.own != parts.own
+        })
+    }
+
     /// The keys of a service that others may follow, and this balancer cannot.
     pub(super) fn keys_not_followed(&self, service: &str) -> Option<&Keys> {
         self.fleet.as_ref()?.behind.as_ref()?.document.as_ref()?.services.get(service)
@@ -72,7 +80,9 @@ impl<P: Plane> Engine<P> {
         // Without one it is asked what a reload would do.
         let whole = from.is_some();
         let mut report = self.plan_of(from)?;
-        let behind = self.fleet.as_ref().filter(|fleet| whole && fleet.behind.is_some());
+        // Its own part alone needs no store.
+        let own = !report.settings.is_empty() && report.services.is_empty();
+        let behind = self.fleet.as_ref().filter(|fleet| whole && !own && fleet.behind.is_some());
         if let Some(fleet) = behind {
             let stored = fleet.with_report(|report| report.change);
             report.settings.push(FieldChange {

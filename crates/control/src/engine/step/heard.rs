@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::{debug, warn};
-use weir_fleet::{Did, FleetError, Stage, Step};
+use weir_fleet::{Ack, Ask, Did, FleetError, Stage, Step};
 use weir_plane::Plane;
 
 impl<P: Plane> Engine<P> {
@@ -42,6 +42,22 @@ impl<P: Plane> Engine<P> {
             if let Some((id, stage)) = stepping.step.as_ref().map(|step| (step.id(), step.stage)) {
                 self.note(id, Did::Hears(stage));
             }
+        }
+        self.say_what_outlived();
+    }
+
+    /// Whoever leads is to begin above a step that the store has lost. A process that was started since has said nothing
+    /// of it yet.
+    fn say_what_outlived(&mut self) {
+        let Some(fleet) = &self.fleet else { return };
+        let stepping = &fleet.stepping;
+        let last = stepping.step.as_ref().filter(|_| stepping.outlived).map(|step| step.id());
+        let Some(step) = last.filter(|id| stepping.acked.is_none_or(|(said, _)| said < *id)) else {
+            return;
+        };
+        let ack = Ack { id: fleet.id().to_owned(), step, stage: Stage::Done, late: false };
+        if let Some(asks) = fleet.asks() {
+            let _ = asks.try_send(Ask::Ack(ack));
         }
     }
 

@@ -75,6 +75,9 @@ impl<P: Plane> Engine<P> {
         let whom = fleet.with_report(|report| {
             // Without the store nothing is to change.
             report.reachable.then(|| match &report.leader {
+                Some(leader) if leader.name == self.config.balancer.name => {
+                    format!("{}, which leads and has not come to it yet", leader.name)
+                }
                 Some(leader) => format!("{}, which leads and says nothing of it", leader.name),
                 None => "a leader, which is not elected yet".into(),
             })
@@ -105,7 +108,12 @@ impl<P: Plane> Engine<P> {
     /// Notes since when pools wait.
     pub(in crate::engine) fn look_whether_pools_wait(&mut self) {
         let waits = !self.pools_that_wait().is_empty();
+        let change = self.fleet.as_ref().map_or(0, |fleet| fleet.change());
         if let Some(stepping) = self.stepping() {
+            // All are as this change wants them: nobody compares them again before the next one.
+            if !waits {
+                stepping.made = stepping.made.max(change);
+            }
             let since = stepping.pending.filter(|_| waits);
             stepping.pending = since.or_else(|| waits.then(Instant::now));
         }

@@ -64,11 +64,14 @@ fn who_is_killed_while_it_waits_waits_again() {
     let (world, _clock) = world("residue", 1_000, 10_000);
     assert!(world.engine.is_learning());
     let mut world = killed(world);
+    let generation = |world: &World| world.engine.services["a"].generation;
+    let found = generation(&world);
     assert!(world.engine.is_learning() && world.engine.plane.attached.is_empty());
     let (_keeper, wants, _reports) = world.engine.announce().unwrap();
     assert!(wants.borrow().untaken);
     world.engine.end_learning();
     assert_eq!(world.engine.plane.attached, ["eth0"]);
+    assert!(generation(&world) > found, "packets follow what agents have told");
     let world = killed(world);
     assert!(!world.engine.is_learning(), "packets have been taken");
 }

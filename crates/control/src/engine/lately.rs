@@ -5,6 +5,7 @@
 use super::Engine;
 use super::service::ServiceRuntime;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_plane::{LaneCounters, Plane};
 use weir_steering::ServiceId;
@@ -17,6 +18,8 @@ const REFUSED_ARE_OVER: u32 = 30;
 const BARE_ARE_OVER: u32 = 300;
 /// How many seconds lie between two looks for answers.
 const LOOK_FOR_ANSWERS_EVERY: u32 = 5;
+/// So long are answers looked for then, one service after the other; the rest of them is looked at the next time.
+const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(1);
 /// So many packets of a service's connections, first ones apart, do not come without an answer that passes.
 const ENOUGH: u64 = 300;
 
@@ -30,6 +33,8 @@ pub(super) struct Lately {
     /// Services whose answers are to pass here, by their numbers, and when they are looked at next.
     inline: BTreeMap<ServiceId, Unanswered>,
     again: u32,
+    /// The service that was looked at last.
+    last: Option<ServiceId>,
 }
 
 /// Packets that are counted.
@@ -164,25 +169,42 @@ impl<P: Plane> Engine<P> {
 
     fn look_for_answers(&mut self) {
         let now = self.now();
-        let numbers = self.services.values().filter(|service| service.configured.is_stamped_here());
-        let numbers: Vec<ServiceId> = numbers.map(|service| service.number).collect();
-        self.lately.inline.retain(|number, _| numbers.contains(number));
-        if numbers.is_empty() || now < self.lately.again {
+        let stamped = || self.services.values().filter(|one| one.configured.is_stamped_here());
+        if stamped().next().is_none() {
+            self.lately.inline.clear();
+            return;
+        }
+        if now < self.lately.again {
             return;
         }
         self.lately.again = now.saturating_add(LOOK_FOR_ANSWERS_EVERY);
         let Ok(lanes) = self.plane.lanes() else { return };
-        let mut begin = Vec::new();
-        for service in self.services.values() {
-            if !service.configured.is_stamped_here() {
-                continue;
-            }
-            let all = of_connections(service, &lanes);
+        let mut all: Vec<(ServiceId, u64)> =
+            stamped().map(|service| (service.number, of_connections(service, &lanes))).collect();
+        all.sort_unstable();
+        let is_one = |number: &ServiceId| all.binary_search_by_key(number, |one| one.0).is_ok();
+        self.lately.inline.retain(|number, _| is_one(number));
+        // Each look may read much of the memory of answers: those behind the last one have their turn first.
+        let last = self.lately.last;
+        let behind = all.partition_point(|one| Some(one.0) <= last);
+        all.rotate_left(behind);
+        let (begun, mut begin) = (Instant::now(), Vec::new());
+        for (number, all) in all {
             let unanswered = || Unanswered { from: all, packets: 0 };
-            let known = self.lately.inline.entry(service.number).or_insert_with(unanswered);
-            let answered = || self.plane.has_answered(service.number);
+            let known = self.lately.inline.entry(number).or_insert_with(unanswered);
+            let mut asked = false;
+            let answered = || {
+                asked = true;
+                self.plane.has_answered(number)
+            };
             if known.look(all, answered).unwrap_or(false) {
-                begin.push(service.number);
+                begin.push(number);
+            }
+            if asked {
+                self.lately.last = Some(number);
+                if begun.elapsed() >= LOOK_FOR_ANSWERS {
+                    break;
+                }
             }
         }
         for number in begin {

@@ -4,7 +4,9 @@ use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
-use crate::numbers::{ANSWER_STARTED, ECHOES_BARE, ECHOES_OWN, TRACKED_ENDED, TRACKED_OPEN};
+use crate::numbers::{
+    ANSWER_ENDED, ANSWER_STARTED, ECHOES_BARE, ECHOES_OWN, TRACKED_ENDED, TRACKED_OPEN,
+};
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
@@ -14,6 +16,11 @@ use weir_plane::{Listen, ReadConnections, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
 use weir_steering::{BackendId, Echoes, Former, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::{FlowKey, Protocol};
+
+/// So many entries are read to find an answer, some milliseconds' worth; and so many of a service's own say what its
+/// others are like.
+const ANSWERS_LOOKED_AT: u32 = 1 << 14;
+const ENOUGH_ANSWERS: u32 = 32;
 
 /// Reads the connections of a service, one by one.
 type ReadTracked =
@@ -407,25 +414,35 @@ impl KernelPlane {
     }
 
     /// Whether a timestamp of a backend was seen of any connection of a service whose answers are to pass here; none
-    /// if there is no such connection. Reads until it has found one.
+    /// if there is no such connection. Reads until it has found one, and no more than a part of a large map.
     ///
     /// # Errors
     /// [`Error::Bpf`].
     pub fn has_answered(&self, service: ServiceId) -> Result<Option<bool>, Error> {
         let ours = self.ours(service);
-        let mut found = None;
+        let (mut found, mut own, mut left) = (None, 0, ANSWERS_LOOKED_AT);
         entries::each(&self.maps.answers, |flow, entry| {
+            left -= 1;
+            if left == 0 {
+                return ControlFlow::Break(());
+            }
             let flow = types::flow_key::from_slice(flow);
             if Protocol::from_number(flow.protocol as u8).is_none()
                 || !ours.are(&to_flow(&flow), flow.ports)
             {
                 return ControlFlow::Continue(());
             }
-            let started = types::answer::from_slice(entry).flags & ANSWER_STARTED != 0;
+            let flags = types::answer::from_slice(entry).flags;
+            let started = flags & ANSWER_STARTED != 0;
+            // What was refused, or has ended before, waits for none.
+            if !started && flags & ANSWER_ENDED != 0 {
+                return ControlFlow::Continue(());
+            }
+            own += 1;
             found = Some(started);
             if started { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        Ok(found)
+        Ok(found.filter(|started| *started || left > 0 || own >= ENOUGH_ANSWERS))
     }
 }
 

@@ -286,11 +286,14 @@ fn overtaken(
         let wider = lengths.iter().filter(|bits| **bits <= place.address_bits);
         let wider = wider.filter_map(|bits| losers.get(&cut(place, (*bits, 0))));
         for (at, other) in wider.flatten() {
-            let changed = new || is_new(*at, other);
-            if *at == taker || !changed || other.exactness() >= place.exactness() {
+            // What costs least comes first: many services may share an address.
+            if *at == taker || other.exactness() >= place.exactness() {
                 continue;
             }
             let Some(part) = common(place, other) else { continue };
+            if !new && !is_new(*at, other) {
+                continue;
+            }
             let parts: Vec<Listen> = match is_new(*at, other) {
                 true => had[*at].iter().filter_map(|own| common(own, &part)).collect(),
                 // No two places of a service have anything in common.

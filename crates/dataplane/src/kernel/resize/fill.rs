@@ -27,8 +27,14 @@ pub(super) fn would_fit(old: &KernelPlane, limits: &Limits) -> Result<(), Error>
     let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64);
     let pool = u32::try_from(pool).unwrap_or(u32::MAX);
     fits_within(old, (limits.services, limits.backends, pool))?;
-    holds_all(&old.maps.connections, ("tracked_flows", limits.tracked_flows))?;
-    holds_all(&old.maps.answers, ("answered_flows", limits.answered_flows))
+    // As below: what no service looks for any more stays behind.
+    if old.tables.use_connections() {
+        holds_all(&old.maps.connections, ("tracked_flows", limits.tracked_flows))?;
+    }
+    if old.tables.use_answers() {
+        holds_all(&old.maps.answers, ("answered_flows", limits.answered_flows))?;
+    }
+    Ok(())
 }
 
 /// The numbers of services and of backends that are in use, and the tables, against bounds.

@@ -15,7 +15,7 @@ use crate::process;
 /// Runs lines of `ip` in the namespace of the calling thread, in one process.
 ///
 /// # Errors
-/// [`Error::Command`](crate::Error::Command) with what `ip` said to the first line that it refused.
+/// [`Error::Command`] with what `ip` said to the first line that it refused.
 pub fn ip(lines: &str) -> Result<()> {
     batch(Command::new("ip"), lines)
 }

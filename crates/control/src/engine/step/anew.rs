@@ -120,7 +120,7 @@ impl<P: Plane> Engine<P> {
     }
 
     /// The services whose tables all are to make anew, as they differ.
-    pub(super) fn to_make_anew(&mut self) -> BTreeSet<String> {
+    pub(super) fn made_anew_now(&mut self) -> BTreeSet<String> {
         let Some(fleet) = &mut self.fleet else { return BTreeSet::new() };
         let looked = fleet.stepping.anew.looked;
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {

@@ -155,7 +155,7 @@ impl<P: Plane> Engine<P> {
         }
         // Pools of an earlier step than others have followed are not to be gone back to: all get the next ones.
         let Ok(ahead) = self.step_ahead() else { return };
-        let anew = self.to_make_anew();
+        let anew = self.made_anew_now();
         let last_number = last.map_or(0, |last| last.number).max(ahead.map_or(0, |(_, at)| at));
         let last = last.filter(|_| ahead.is_none());
         let Some(fleet) = &mut self.fleet else { return };

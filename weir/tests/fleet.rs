@@ -639,6 +639,16 @@ fn follows_who_announces(speaker: Speaker) {
     assert_unbroken(&mut held, "with the one that is back and knows nothing");
 }
 
+/// Balancers whose services of TCP go by what agents list.
+fn listed_by_agents() -> BalancerSpec {
+    BalancerSpec {
+        method: "residue".into(),
+        tcp_lines: "states = \"agents\"".into(),
+        udp_method: Some("jet".into()),
+        ..BalancerSpec::new(WEIR, 3)
+    }
+}
+
 /// Agents that are given one balancer tell all of its fleet, also those that come later, by what it says of them; and
 /// when it is gone at their next start, they go by what they were told before.
 #[test]
@@ -647,12 +657,7 @@ fn agents_that_are_given_one_balancer_tell_all() {
     let agent = Some(AgentSpec { given: Some(1), ..AgentSpec::telling(WEIR) });
     let topology = Topology::Fleet;
     let lab = common::lab_of(LabSpec { backends: 3, agent, topology, ..LabSpec::default() });
-    let spec = BalancerSpec {
-        method: "residue".into(),
-        tcp_lines: "states = \"agents\"".into(),
-        udp_method: Some("jet".into()),
-        ..BalancerSpec::new(WEIR, 3)
-    };
+    let spec = listed_by_agents();
     // One after the other: each but the first joins a fleet that agents tell already.
     let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
     let all = fleet.balancers();
@@ -704,12 +709,7 @@ fn a_store_of_an_old_copy_breaks_nothing() {
     let agent = Some(AgentSpec::telling(WEIR));
     let topology = Topology::Fleet;
     let lab = common::lab_of(LabSpec { backends: 4, agent, topology, ..LabSpec::default() });
-    let spec = BalancerSpec {
-        method: "residue".into(),
-        tcp_lines: "states = \"agents\"".into(),
-        udp_method: Some("jet".into()),
-        ..BalancerSpec::new(WEIR, 3)
-    };
+    let spec = listed_by_agents();
     let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
     let all = fleet.balancers();
     let (data, copy) = (fleet.store_folder().join("data"), fleet.store_folder().join("copy"));

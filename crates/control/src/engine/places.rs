@@ -338,19 +338,28 @@ impl Taken {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn services(services: &[(&str, &str, &str)]) -> Vec<Service> {
+    /// Services by name, address and the line that says on which port.
+    pub(in crate::engine) fn listening(services: &[(&str, &str, &str)]) -> Vec<Service> {
         let mut text = "[balancer]\ninterfaces = [\"eth0\"]\n".to_owned();
         for (name, vip, port) in services {
             text += &format!(
-                "[[service]]\nname = {name:?}\nvip = {vip}\nport = {port}\n[service.check]\n\
+                "[[service]]\nname = {name:?}\nvip = {vip}\n{port}\n[service.check]\n\
                  enabled = false\n[[service.backend]]\nname = \"b\"\naddress = \"10.9.0.1\"\n"
             );
         }
         Config::parse(&text, "weir.toml").unwrap_or_else(|error| panic!("{error}")).services
+    }
+
+    fn services(services: &[(&str, &str, &str)]) -> Vec<Service> {
+        let ports: Vec<String> =
+            services.iter().map(|(.., port)| format!("port = {port}")).collect();
+        let named = services.iter().zip(&ports);
+        let named: Vec<_> = named.map(|((name, vip, _), port)| (*name, *vip, &**port)).collect();
+        listening(&named)
     }
 
     /// By what they listen on, not by their names; where one is divided, the larger part is it.

@@ -364,18 +364,7 @@ fn in_words_of(taken: &[Taken]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-
-    fn services(services: &[(&str, &str, &str)]) -> Vec<Service> {
-        let mut text = "[balancer]\ninterfaces = [\"eth0\"]\n".to_owned();
-        for (name, vip, port) in services {
-            text += &format!(
-                "[[service]]\nname = {name:?}\nvip = {vip}\n{port}\n[service.check]\n\
-                 enabled = false\n[[service.backend]]\nname = \"b\"\naddress = \"10.9.0.1\"\n"
-            );
-        }
-        Config::parse(&text, "weir.toml").unwrap_or_else(|error| panic!("{error}")).services
-    }
+    use crate::engine::places::tests::listening as services;
 
     /// What the first one loses, in words.
     fn lost(before: &[(&str, &str, &str)], after: &[(&str, &str, &str)]) -> String {

@@ -67,7 +67,7 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
 
     println!("{}\n{}", report.table(), report.line());
     if !report.held() {
-        println!("{:#?}\n{}", report.churn.log, common::log_tail(&balancer, 200));
+        println!("{:#?}\n{}", report.churn.log, common::log(&balancer));
     }
     // Which of them a packet that went astray has broken, and which a backend's kernel that lost a
     // connection all of whose packets it got. The balancer writes nothing but MAC addresses with direct

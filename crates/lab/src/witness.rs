@@ -62,6 +62,8 @@ struct Log {
     flows: HashMap<Key, Vec<Sight>>,
     /// Resets that backends have sent to clients; likewise.
     resets: HashMap<Key, Vec<Sight>>,
+    /// When the connection began that has these ends now, if it is one whose port may be taken again.
+    users: HashMap<Key, Instant>,
 }
 
 fn note(flows: &mut HashMap<Key, Vec<Sight>>, key: Key, sight: Sight) {
@@ -91,7 +93,25 @@ impl Log {
         sights.max_by_key(|sight| sight.arrived).copied()
     }
 
+    /// Forgets what was seen of a connection that began then. Its port is free from its reset on, and its client
+    /// may notice that later, when another one has it: what is seen of that stays.
+    fn forget(&mut self, key: &Key, began: Instant) {
+        let next = self.users.get(key).copied().filter(|user| *user != began);
+        if next.is_none() {
+            self.users.remove(key);
+        }
+        for flows in [&mut self.flows, &mut self.resets] {
+            if let Some(sights) = flows.get_mut(key) {
+                sights.retain(|sight| next.is_some_and(|next| sight.at >= next));
+                if sights.is_empty() {
+                    flows.remove(key);
+                }
+            }
+        }
+    }
+
     fn forget_before(&mut self, then: Instant) {
+        self.users.retain(|_, began| *began >= then);
         for flows in [&mut self.flows, &mut self.resets] {
             flows.retain(|_, sights| {
                 sights.retain(|sight| sight.at >= then);
@@ -182,12 +202,16 @@ impl Witness {
         log.ends(key, since)
     }
 
-    /// Forgets what arrived of a flow: its port may be another's at once.
-    pub(crate) fn forget(&self, key: &Key) {
+    /// Notes whose these ends are from now on: a connection's that began then.
+    pub(crate) fn begins(&self, key: Key, began: Instant) {
+        self.shared.lock().users.insert(key, began);
+    }
+
+    /// Forgets what arrived of a connection that began then: its port may be another's at once, or is already.
+    pub(crate) fn forget(&self, key: &Key, began: Instant) {
         let mut log = self.shared.lock();
         self.shared.drain(&mut log);
-        log.flows.remove(key);
-        log.resets.remove(key);
+        log.forget(key, began);
     }
 
     /// Packets that no socket had room for, since the last call. With any, a verdict may be wrong.
@@ -530,6 +554,22 @@ mod tests {
     }
 
     #[test]
+    fn whoever_ends_late_takes_nothing_from_the_next_user_of_its_port() {
+        let (mut log, first) = (Log::default(), Instant::now());
+        log.users.insert(key(1), first);
+        log.note(key(1), sight(3, first, 1));
+        sleep(Duration::from_millis(2));
+        let next = Instant::now();
+        log.users.insert(key(1), next);
+        log.note(key(1), sight(4, next, 2));
+        note(&mut log.resets, key(1), sight(4, next, 3));
+        log.forget(&key(1), first);
+        assert_eq!(log.ends(&key(1), first), Ends { began: vec![4], reset: vec![4] });
+        log.forget(&key(1), next);
+        assert!(log.flows.is_empty() && log.resets.is_empty() && log.users.is_empty());
+    }
+
+    #[test]
     fn damaged_frames_are_no_flows() {
         let syn = {
             let mut frame = vec![0; 54];
@@ -587,7 +627,7 @@ mod tests {
                 let target = SocketAddr::new(vip, ECHO_PORT);
                 let key = Key { udp: true, source: udp, target };
                 assert_eq!(witness.latest(&key, since).map(|s| s.backend), Some(backend), "{vip}");
-                witness.forget(&key);
+                witness.forget(&key, since);
                 assert_eq!(witness.latest(&key, since), None);
                 assert_eq!(tcp.is_err(), dead);
                 let log = witness.shared.lock();

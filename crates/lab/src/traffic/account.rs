@@ -38,7 +38,7 @@ impl Account {
             _ => Ends::default(),
         };
         if let Some(key) = self.key.filter(|_| reusable) {
-            shared.witness.forget(&key);
+            shared.witness.forget(&key, self.started);
         }
         if let Outcome::Broken(reason) = &outcome {
             let failed = shared.events.elapsed();

@@ -233,7 +233,9 @@ impl Flow {
         };
         // Known before it is clear whether anybody listens, and not afterwards.
         let source = begun.local_addr().map_err(local)?;
-        self.key = Some(Key { udp: false, source, target: to });
+        let key = Key { udp: false, source, target: to };
+        self.key = Some(key);
+        self.client.shared.witness.begins(key, self.started);
         let stream = TcpStream::from_std(begun).map_err(local)?;
         let shared = &self.client.shared;
         match timeout(shared.spec.timeout, stream.writable()).await {

@@ -582,8 +582,8 @@ impl Plane for LivePlane {
         self.kernel.armed()
     }
 
-    fn seen_flows(&self) -> Result<SeenFlows, Error> {
-        self.kernel.seen_flows()
+    fn seen_flows(&self, before: bool) -> Result<SeenFlows, Error> {
+        self.kernel.seen_flows(before)
     }
 
     fn is_seen(&self, hash: u64, service: ServiceId) -> Result<bool, Error> {
@@ -591,7 +591,8 @@ impl Plane for LivePlane {
     }
 
     fn next_seen_generation(&mut self) {
-        self.kernel.next_seen_generation();
+        // Where it cannot be mapped the generation goes on, until it can.
+        let _ = self.kernel.next_seen_generation();
     }
 
     fn prepare_trace(&self) -> Result<Option<PrepareTrace>, Error> {

@@ -659,9 +659,8 @@ impl World {
         self.mapped += full_nat::compare(&self.plane);
         self.cookies_lost += slots::compare(&mut self.plane, &mut self.rng);
         if self.rng.random_bool(0.5) {
-            self.plane.kernel.next_seen_generation();
-            let now = &mut self.plane.oracle.memory.seen_generation;
-            *now = if *now >= 3 { 1 } else { *now + 1 };
+            self.plane.kernel.next_seen_generation().expect("it is mapped");
+            self.plane.oracle.memory.next_seen_generation();
         }
         // Some of them, the same ones in each run of a seed.
         let mut all: Vec<_> = self.plane.oracle.memory.connections.iter().collect();

@@ -675,18 +675,18 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn armed(&self) -> Result<ArmedFlows, Self::Error>;
 
-    /// The UDP flows seen in this generation of the filter or the one before.
+    /// The UDP flows seen in this generation of the filter, and, where `before` says so, in the one before.
     ///
     /// # Errors
     /// If they cannot be read.
-    fn seen_flows(&self) -> Result<SeenFlows, Self::Error>;
+    fn seen_flows(&self, before: bool) -> Result<SeenFlows, Self::Error>;
 
-    /// Whether a UDP flow of a service, by its hash, is among them: exactly as its next packet would find it.
+    /// Whether a UDP flow of a service, by its hash, is among those of both: exactly as its next packet would find it.
     ///
     /// # Errors
     /// If that cannot be read.
     fn is_seen(&self, hash: u64, service: ServiceId) -> Result<bool, Self::Error> {
-        Ok(self.seen_flows()?.has(hash, service))
+        Ok(self.seen_flows(true)?.has(hash, service))
     }
 
     /// Begins a new generation of the "seen recently" filter.

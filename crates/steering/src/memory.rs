@@ -583,6 +583,14 @@ impl SoftMemory {
         activity::is_marked(word, side.words(), |at| self.strangers[first + at], half, hash)
     }
 
+    /// Begins a new generation of the filter of UDP flows. Who was seen last when one had this number before is
+    /// not to be known again by it.
+    pub fn next_seen_generation(&mut self) {
+        self.seen_generation = self.seen_generation % 3 + 1;
+        let old = self.seen.iter_mut().flatten().filter(|tag| **tag & 3 == self.seen_generation);
+        old.for_each(|tag| *tag = 0);
+    }
+
     /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
     /// as a first one.
     pub fn forget_seen(&mut self, hash: u64, service: ServiceId) {

@@ -206,8 +206,7 @@ pub struct Engine<P: Plane = LivePlane> {
     after_checks: Option<Command>,
     /// The service whose states are lent ([`lend`](Self::lend)).
     lent: Option<String>,
-    /// A service of the pass changes its method. What begins between the draft and the table is known to the former
-    /// build face alone, so that its report waits until packets follow the new one.
+    /// A service of the pass changes its method: what began since the draft waits until packets follow the new one.
     turns: bool,
     /// Questions about states that were lent when they came.
     put_off: VecDeque<Command>,
@@ -233,6 +232,8 @@ pub struct Engine<P: Plane = LivePlane> {
     periods: u64,
     /// When packets of connections were looked for last, in seconds.
     swept: u32,
+    /// Datagrams' flows have begun another generation since they were looked for last.
+    seen_turned: bool,
     /// The connections of prefixes are being counted.
     counting: bool,
     /// Numbers of services whose half-open connections are to be looked at.
@@ -436,8 +437,7 @@ impl Engine {
     }
 }
 
-/// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
-/// that are missing, or another's, and an instance of the name that runs.
+/// Whether a start would meet interfaces that are missing, or another's, or an instance of the name that runs.
 fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
     network::may_attach(config, &Source::File(file.to_owned()), directory)?;
     if directory.exists() {
@@ -553,8 +553,7 @@ impl<P: Plane> Engine<P> {
         (balancer.socket_path(), balancer.state_dir())
     }
 
-    /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
-    /// never meets a data plane that knows less than the one before.
+    /// Restores the states, publishes tables, and only then attaches: no packet meets less than was known before.
     ///
     /// # Errors
     /// [`EngineError`]. A service that cannot be published keeps a data plane from being taken
@@ -613,6 +612,7 @@ impl<P: Plane> Engine<P> {
             rekeyed: false,
             periods: 0,
             swept: 0,
+            seen_turned: true,
             counting: false,
             unlooked: Vec::new(),
             unguarded: None,
@@ -890,7 +890,7 @@ impl<P: Plane> Engine<P> {
             tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
-            self.plane.next_seen_generation();
+            self.turn_seen();
         }
     }
 

@@ -176,8 +176,9 @@ impl<P: Plane> Engine<P> {
         self.drain_until_here()?;
         // The filter is large, and only of use to services that keep states of UDP flows.
         let udp = |service: &ServiceRuntime| service.configured.protocol == Protocol::Udp;
+        // Who was seen in the generation before was so until it ended, which was asked when it had.
         let seen = match self.services.values().any(udp) {
-            true => self.plane.seen_flows().plane()?,
+            true => self.plane.seen_flows(self.seen_turned).plane()?,
             false => SeenFlows::default(),
         };
         let marks = self.plane.take_marks(side).plane()?;
@@ -219,6 +220,7 @@ impl<P: Plane> Engine<P> {
         }
         // Until here it stood there, or in states that were not looked at yet, who is open.
         self.unread = None;
+        self.seen_turned = false;
         self.attend(true);
         self.watch(now)?;
         self.attend(true);
@@ -229,6 +231,12 @@ impl<P: Plane> Engine<P> {
         // Pending and pinned entries of these states stay until an update removes them: a flow
         // with the same key may be starting right now.
         Ok(())
+    }
+
+    /// Flows of datagrams that send nothing from here on are forgotten by packets with the generation after this one.
+    pub(super) fn turn_seen(&mut self) {
+        self.plane.next_seen_generation();
+        self.seen_turned = true;
     }
 
     /// Pins the connections whose SYN may be repeated and must not move them, where packets do not know that. If

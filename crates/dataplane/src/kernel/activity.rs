@@ -195,10 +195,30 @@ impl KernelPlane {
 
     /// Begins a new generation of the "seen recently" filter. A flow is known while it was seen in
     /// this generation or the one before.
-    pub fn next_seen_generation(&self) {
+    ///
+    /// # Errors
+    /// [`Error::System`] if the filter cannot be mapped: the generation goes on.
+    pub fn next_seen_generation(&self) -> Result<(), Error> {
         let word = self.seen_generation();
         let now = word.load(Ordering::Relaxed);
-        word.store(if now >= 3 { 1 } else { now + 1 }, Ordering::SeqCst);
+        let next = if now >= 3 { 1 } else { now + 1 };
+        // Who was seen last when a generation had this number before is not to be known again by it.
+        let bytes = self.sizes.seen_lines as usize * SEEN_WAYS * size_of::<u64>();
+        for at in (0..bytes).step_by(PART) {
+            let length = PART.min(bytes - at);
+            let part = self.seen.part(at, length)?;
+            for at in (0..length).step_by(size_of::<u64>()) {
+                let entry = part.word64(at);
+                let tag = entry.load(Ordering::Relaxed);
+                if tag & 3 == u64::from(next) {
+                    // Packets that put another flow there meanwhile have the last word.
+                    let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = entry.compare_exchange(tag, 0, success, failure);
+                }
+            }
+        }
+        word.store(next, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Takes UDP flows, by their hashes under the published table's key, out of the "seen recently"
@@ -224,12 +244,13 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// The UDP flows seen in this generation or the one before.
+    /// The UDP flows seen in this generation, and, where `before` says so, in the one before.
     ///
     /// # Errors
     /// [`Error::System`] if the filter cannot be mapped.
-    pub fn seen_flows(&self) -> Result<SeenFlows, Error> {
-        let [now, before] = self.seen_lately();
+    pub fn seen_flows(&self, before: bool) -> Result<SeenFlows, Error> {
+        let [now, last] = self.seen_lately();
+        let before = if before { last } else { now };
         let mut tags = Vec::new();
         let bytes = self.sizes.seen_lines as usize * SEEN_WAYS * size_of::<u64>();
         for at in (0..bytes).step_by(PART) {

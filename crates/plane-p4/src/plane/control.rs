@@ -530,15 +530,17 @@ impl<T: Target> Plane for P4<T> {
         Ok(ArmedFlows { room, has: Box::new(move |hash| is_armed(|at| words[at], side, hash)) })
     }
 
-    fn seen_flows(&self) -> Result<SeenFlows, Error> {
-        Ok(SeenFlows::new(self.0.borrow_mut().seen_tags()?.into_iter()))
+    fn seen_flows(&self, before: bool) -> Result<SeenFlows, Error> {
+        Ok(SeenFlows::new(self.0.borrow_mut().seen_tags(before)?.into_iter()))
     }
 
     fn next_seen_generation(&mut self) {
         let core = self.core();
         core.generation = if core.generation >= 3 { 1 } else { core.generation + 1 };
         let (register, value) = (Register::SeenGeneration, core.generation);
-        if let Err(error) = core.write_if_there(&[Write::Set { register, index: 0, value }]) {
+        let cleared = core.clear_seen_of(value);
+        let begin = [Write::Set { register, index: 0, value }];
+        if let Err(error) = cleared.and_then(|()| core.write_if_there(&begin)) {
             tracing::warn!(%error, "the filter of datagrams keeps its generation until it is filled");
         }
     }

@@ -320,17 +320,37 @@ impl<T: Target> Core<T> {
         ])
     }
 
-    /// All tags of datagrams' flows.
-    pub(super) fn seen_tags(&mut self) -> Result<Vec<u64>, Error> {
+    /// The tags of datagrams' flows that were seen in this generation, and, where `before` says so, the last one.
+    pub(super) fn seen_tags(&mut self, before: bool) -> Result<Vec<u64>, Error> {
         if !self.is_there() {
             return Ok(Vec::new());
         }
         let high = self.read_all(Register::SeenHigh)?;
         let low = self.read_all(Register::SeenLow)?;
         let tags = high.iter().zip(&low).map(|(high, low)| high << 32 | low);
-        let (now, before) =
-            (self.generation, if self.generation == 1 { 3 } else { self.generation - 1 });
+        let now = self.generation;
+        let before = match (before, now) {
+            (false, _) => now,
+            (true, 1) => 3,
+            (true, _) => now - 1,
+        };
         Ok(tags.filter(|tag| tag & 3 == now || tag & 3 == before).collect())
+    }
+
+    /// Takes those out that were last seen when a generation had this number before.
+    pub(super) fn clear_seen_of(&mut self, generation: u64) -> Result<(), Error> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        let low = self.read_all(Register::SeenLow)?;
+        let old = (0..).zip(low).filter(|(_, low)| low & 3 == generation);
+        let writes: Vec<Write> = old
+            .flat_map(|(index, _)| {
+                let clear = |register| Write::Set { register, index, value: 0 };
+                [Register::SeenHigh, Register::SeenLow].map(clear)
+            })
+            .collect();
+        self.write(&writes)
     }
 
     /// Takes flows of datagrams out of the filter.

@@ -708,17 +708,20 @@ impl Plane for Soft {
         Ok(self.by_interface.clone())
     }
 
-    fn seen_flows(&self) -> Result<SeenFlows, SoftError> {
+    fn seen_flows(&self, before: bool) -> Result<SeenFlows, SoftError> {
         self.ask(Operation::ReadSeen)?;
         let now = self.memory.seen_generation;
-        let before = if now == 1 { 3 } else { now - 1 };
+        let before = match (before, now) {
+            (false, _) => now,
+            (true, 1) => 3,
+            (true, _) => now - 1,
+        };
         let tags = self.memory.seen.iter().flatten().copied();
         Ok(SeenFlows::new(tags.filter(|tag| tag & 3 == now || tag & 3 == before)))
     }
 
     fn next_seen_generation(&mut self) {
-        let now = self.memory.seen_generation;
-        self.memory.seen_generation = if now >= 3 { 1 } else { now + 1 };
+        self.memory.next_seen_generation();
     }
 
     fn limit_of(error: &SoftError) -> Option<&'static str> {

@@ -594,7 +594,7 @@ impl World {
                 self.tally.forgotten += idle.len() as u64;
             }
         }
-        memory.seen_generation = memory.seen_generation % 3 + 1;
+        memory.next_seen_generation();
     }
 }
 

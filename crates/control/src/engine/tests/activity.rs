@@ -410,3 +410,49 @@ fn whoever_speaks_once_in_a_timeout_lives() {
         );
     }
 }
+
+/// Whose silence counts by another filter, which gives its generations the same few numbers again and again.
+#[test]
+fn datagrams_that_have_ended_expire_and_those_that_go_on_do_not() {
+    for timeout in [20, 120, 600] {
+        let fields = format!(
+            "protocol = \"udp\"\nidle_timeout = \"{timeout}s\"\n[service.check]\nenabled = false"
+        );
+        let mut world = World::with(1, &fields);
+        let clock = Arc::new(AtomicU32::new(1_000));
+        let read = clock.clone();
+        world.engine.clock = Box::new(move || read.load(Ordering::Relaxed));
+        let of = |client| FlowKey { protocol: Protocol::Udp, ..flow(0, client) };
+        let send = |world: &mut World, clients: std::ops::Range<u32>| {
+            for client in clients {
+                let went = world.engine.plane.process(&Frame::new(of(client)).build());
+                assert!(matches!(went, Outcome::Forwarded(_)), "{went:?}");
+            }
+        };
+        let known = |world: &World, clients: std::ops::Range<u32>| {
+            let service = &world.engine.services["a"];
+            clients.filter(|n| service.known(&StateKey::of_flow(&of(*n))).is_some()).count()
+        };
+        send(&mut world, 0..100);
+        for period in 1..=2 * timeout / PERIOD + 20 {
+            let passed = clock.fetch_add(PERIOD, Ordering::Relaxed) + PERIOD - 1_000;
+            // Some send all the time, some just in time.
+            let [first, second] = if period % 2 == 0 { [true, false] } else { [false, true] };
+            if first && period % 3 == 0 {
+                world.engine.turn_seen();
+            }
+            send(&mut world, 0..20);
+            if passed % (timeout - PERIOD) == 0 {
+                send(&mut world, 20..40);
+            }
+            if second && period % 3 == 0 {
+                world.engine.turn_seen();
+            }
+            world.engine.sweep().expect("nothing is refused");
+            assert_eq!(known(&world, 0..40), 40, "after {passed} s of {timeout}");
+            let ended = known(&world, 40..100);
+            assert!(passed >= timeout || ended == 60, "{ended} after {passed} s of {timeout}");
+            assert!(passed <= timeout + 50 || ended == 0, "{ended} after {passed} s of {timeout}");
+        }
+    }
+}

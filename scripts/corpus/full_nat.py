@@ -173,6 +173,34 @@ def to_backends():
         book.case(f"{name}_gone", "mapping.gone", f"{name}_anew", "A port rests when the backend has gone.",
                   there(mine, former, new=True), answered, change(gone="b1"), change(pool=["b3"]), full,
                   change(seconds=CLOSED - 40), full, change(seconds=40), there(others, latter, new=True))
+        # What no client sends takes no port: there is one only, and another client gets it.
+        inside, vip = pick(family, INSIDE, INSIDE6), pick(family, VIP, VIP6)
+        same, asks = sets["same"][pick(family, 0, 1)], Packet(eth(), others.layers[1], udp(), data(3))
+        took_udp = there(asks, to, new=True)
+        for made, said, port in ((tcp, "tcp", 80), (udp, "udp", 53)):
+            def own(port, **head):
+                return Packet(eth(), ip(family, src=inside, **head), made(sport=port), data(3))
+
+            new = said == "udp"
+            book.case(f"{name}_itself_{said}", "full.itself", "port", "A backend that is answered talks to itself without end.",
+                      drops(own(PORT), "no_client"), took_udp if new else took)
+            book.case(f"same_{name}_itself_{said}", "full.itself", "same", "The same where it has the service's port.",
+                      drops(own(port), "no_client"), there(asks if new else others, same, new=True))
+            book.case(f"{name}_own_host_{said}", "full.client", "port", "From another port a backend's host is a client.",
+                      there(own(PORT + 1), to, new=new))
+            book.case(f"same_{name}_own_host_{said}", "full.client", "same", "The same where it has the service's port.",
+                      there(own(PORT), same, new=new))
+            book.case(f"{name}_itself_ttl_{said}", f"full.ttl{family}", "port", "That its TTL is used up is seen first.",
+                      drops(own(PORT, **{ttl: 1}), "untold"))
+        nobodies = pick(family, ("224.0.0.1", "0.0.0.0", "255.255.255.255", "127.0.0.1", "240.0.0.1"), ("::", "::1", "ff02::1"))
+        for at, source in enumerate(nobodies):
+            book.case(f"{name}_from_no_host_{at}", f"full.no_host{family}", "port", f"{source} is no single host's.",
+                      drops(Packet(eth(), ip(family, src=source), tcp(flags="S")), "no_client"),
+                      drops(Packet(eth(), ip(family, src=source), udp(), data(3)), "no_client"), took, took_udp)
+        book.case(f"{name}_from_no_host_ttl", f"full.ttl{family}", "port", "Nobody is told that its TTL is used up.",
+                  drops(Packet(eth(), ip(family, src=nobodies[0], **{ttl: 1}), udp(), data(3)), "ttl_exceeded"))
+        book.case(f"{name}_from_the_service", "full.own_address", "port", "The service is no client of itself.",
+                  drops(Packet(eth(), ip(family, src=vip), tcp(flags="S")), "no_client"), took)
         for kind in pick(family, [(3, 4), (3, 1), (11, 0)], [(2, 0), (1, 4), (3, 0)]):
             for body, said, own, opens in ((Tcp(sport=80, dport=5555, flags="PA"), "tcp", PORT, mine),
                                            (Udp(sport=53, dport=5555), "udp", PORT,
@@ -212,6 +240,14 @@ def to_backends():
     later = Packet(eth(), ip(4, df=0, frag=2, id=44010, proto=17), data(24))
     book.case("ipv4_lost_fragment", "full.lost_fragment", "port", "Without the first one the others go nowhere.",
               there(taken, to, new=True), drops(first, "no_port"), drops(later, "no_mapping"))
+    first = Packet(eth(), ip(4, src=INSIDE, mf=1, df=0, id=44011), udp(sport=PORT, len=4000), data(8))
+    later = Packet(eth(), ip(4, src=INSIDE, df=0, frag=2, id=44011, proto=17), data(24))
+    book.case("ipv4_itself_in_fragments", "full.no_client", "port", "Nor does a backend talk to itself in fragments.",
+              drops(first, "no_client"), drops(later, "no_mapping"))
+    first = Packet(eth(), ip(6, src=INSIDE6), Ext(of=FRAGMENT, mf=1, id=44012), udp(sport=PORT, len=4000), data(8))
+    later = Packet(eth(), ip(6, src=INSIDE6), Ext(of=FRAGMENT, frag=2, id=44012, next=17), data(24))
+    book.case("ipv6_itself_in_fragments", "full.no_client", "port", "Nor does a backend talk to itself in fragments.",
+              drops(first, "no_client"), drops(later, "no_mapping"))
     return book
 
 

@@ -18,6 +18,7 @@ pub fn doctor(options: &BackendOptions, json: bool) -> anyhow::Result<bool> {
     let (backend, passed_over) = backend(options)?;
     let mut findings = doctor::examine_host();
     findings.extend(ready::examine(&backend.wanted, &backend.servers));
+    findings.extend(ready::cookies(&backend.wanted, &backend.stamped));
     findings.extend(passed_over.iter().map(PassedOver::look));
     out::findings(&findings, json)
 }

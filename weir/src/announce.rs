@@ -6,7 +6,7 @@ use anyhow::bail;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
-use weir_announce::Report;
+use weir_announce::{Report, Route};
 use weir_cli::{AnnounceVerb, Instance, USUAL_SOCKET};
 use weir_control::api::{Answer, DrainRequest, wait};
 use weir_control::config::Config;
@@ -69,12 +69,19 @@ fn show(instance: Instance, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the route with an address is to be announced.
-fn check(instance: Instance, address: IpAddr) -> anyhow::Result<bool> {
+/// Whether the route with an address, or just this one, is to be announced.
+fn check(instance: Instance, (address, length): (IpAddr, Option<u8>)) -> anyhow::Result<bool> {
     let report: Report = request(instance, "GET", "/v1/announce", NO_BODY)?;
-    let one = report.routes.iter().filter(|one| one.route.contains(address));
+    // A route of one address alone says no more than that.
+    let route = length.and_then(|length| Route::network(address, length));
+    let route = route.filter(|route| *route != Route::of(address));
+    let one = report.routes.iter().filter(|one| match route {
+        Some(route) => one.route == route,
+        None => one.route.contains(address),
+    });
     let Some(one) = one.max_by_key(|one| one.route.length()) else {
-        let nothing = format!("no service of an instance that announces is at {address}");
+        let what = route.map_or_else(|| address.to_string(), |route| route.to_string());
+        let nothing = format!("no service of an instance that announces is at {what}");
         return Err(EngineError::NotFound(nothing).into());
     };
     match &one.withheld {

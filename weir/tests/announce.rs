@@ -298,6 +298,13 @@ fn routers_are_led_to_balancers_that_can_serve() {
     let checked = world.nodes[0].weir(&["announce", "check", VIP]);
     assert_eq!(checked.status.code(), Some(1), "{}", stderr(&checked));
     assert!(stdout(&checked).contains("this balancer is drained"), "{}", stdout(&checked));
+    // What is shown as a route is taken as one.
+    let route = world.nodes[0].report()["routes"][0]["route"].as_str().expect("one").to_owned();
+    let checked = world.nodes[0].weir(&["announce", "check", &route]);
+    assert_eq!(checked.status.code(), Some(1), "{route}: {}", stderr(&checked));
+    let wider = world.nodes[0].weir(&["announce", "check", "10.60.0.0/24"]);
+    assert_eq!(wider.status.code(), Some(3), "{}", stderr(&wider));
+    assert!(stderr(&wider).contains("is at 10.60.0.0/24"), "{}", stderr(&wider));
     assert!(world.nodes[0].weir(&["undrain", "self"]).status.success());
     world.leads_to("it is not any more", &[1, 2]);
     let checked = world.nodes[0].weir(&["announce", "check", VIP]);

@@ -5,6 +5,8 @@ mod common;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use common::agent::Agent;
@@ -35,11 +37,39 @@ fn snapshot(netns: &NetNs) -> String {
     text
 }
 
+/// Where the agent of a backend notes what it has changed.
+fn state(lab: &Lab, backend: &Backend) -> PathBuf {
+    lab.directory().join(format!("{}-state", backend.name()))
+}
+
+/// The file of what balancers have asked a backend for.
+fn asked(lab: &Lab, backend: &Backend) -> PathBuf {
+    let files = fs::read_dir(state(lab, backend)).unwrap().flatten();
+    let mut names = files.map(|file| file.path());
+    let is_asked = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("asked-") && name.ends_with(".json")
+    };
+    names.find(is_asked).expect("what was asked for is kept")
+}
+
+/// `weir` on a backend, in a mount namespace of its own without a BPF file system, as a container has none.
+fn apart(backend: &Backend) -> Command {
+    let script = format!("while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {WEIR} \"$@\"");
+    let mut unshare = backend.netns().command("unshare").unwrap();
+    unshare.args(["--mount", "sh", "-c", &script, "weir"]);
+    unshare
+}
+
 /// An agent that calls the balancer of the laboratory.
 fn start(lab: &Lab, backend: &Backend, log: &str, more: &[&str]) -> Agent {
-    let state = lab.directory().join(format!("{}-state", backend.name()));
+    start_by(backend.netns().command(WEIR).unwrap(), lab, backend, log, more)
+}
+
+/// The same by a command of one's own, which takes the arguments of `weir`.
+fn start_by(mut weir: Command, lab: &Lab, backend: &Backend, log: &str, more: &[&str]) -> Agent {
+    let state = state(lab, backend);
     let at = |file: String| lab.directory().join("pki").join(file);
-    let mut weir = backend.netns().command(WEIR).unwrap();
     weir.args(["agent", "--balancer", &format!("{}:{PORT}", front4(0)), "--state-dir"]);
     weir.arg(state).args(more);
     weir.arg("--certificate").arg(at(format!("{}.pem", backend.name())));
@@ -179,6 +209,124 @@ fn one_command_makes_a_backend_ready_and_follows_the_balancer() {
     let left: Vec<String> = left.map(|one| one.file_name().into_string().unwrap()).collect();
     assert_eq!(left, Vec::<String>::new());
     assert!(!get(&lab, WEB4), "it was the agents who made them backends");
+}
+
+/// What was asked for cannot be read, and the balancer is away: all that the agent before has made ready stays, until
+/// the balancer speaks, or the agent is told to end.
+#[test]
+fn nothing_is_undone_while_nobody_knows_what_was_asked_for() {
+    let _alone = common::alone();
+    let lab = bare(Topology::Routed);
+    let shots = || lab.backends().iter().map(|one| snapshot(one.netns())).collect::<Vec<_>>();
+    let before = shots();
+    let mut agents = start_all(&lab, "whole");
+    let balancer = common::start_spec(&lab, spec(&lab, "forward = \"gue\""));
+    agents.iter_mut().for_each(|agent| agent.says("ready at eth0"));
+    common::reach_all(&lab, WEB4, 2);
+    let mut held = common::hold_both(&lab, 20);
+    agents.clear();
+    balancer.kill();
+    let ready = shots();
+    // One file is cut, the other one is gone.
+    let file = asked(&lab, lab.backend(0));
+    let text = fs::read(&file).unwrap();
+    fs::write(&file, &text[..60]).unwrap();
+    fs::remove_file(asked(&lab, lab.backend(1))).unwrap();
+    let mut agents = start_all(&lab, "damaged");
+    agents[0].says("what balancers have asked for cannot be read");
+    agents[1].says("there is none of this boot that says what was asked for");
+    for agent in &mut agents {
+        agent.says("stays until a balancer says what it asks for");
+        agent.says("makes ready what balancers say");
+        assert!(!agent.said().contains("gone from lo"), "{}", agent.said());
+    }
+    assert_eq!(shots(), ready);
+    common::assert_unbroken(&mut held, "without a balancer", &balancer);
+
+    // What it says then is what is there, and is kept for the next agent.
+    balancer.launch().unwrap();
+    agents.iter_mut().for_each(|agent| agent.says("ready at eth0"));
+    common::eventually("it is kept", || fs::read(&file).is_ok_and(|now| now == text));
+    for agent in &agents {
+        assert!(!agent.said().contains("gone from lo"), "{}", agent.said());
+    }
+    common::assert_unbroken(&mut held, "with the balancer again", &balancer);
+    drop(held);
+
+    // A balancer that ends is no other agent.
+    let tries = |agent: &Agent| agent.said().matches("; tried again").count();
+    let tried: Vec<usize> = agents.iter().map(tries).collect();
+    assert!(balancer.stop(common::PATIENCE).is_some(), "it ends");
+    common::eventually("they call again", || {
+        agents.iter().zip(&tried).all(|(agent, tried)| tries(agent) > *tried)
+    });
+    for agent in &agents {
+        assert!(!agent.said().contains("another agent"), "{}", agent.said());
+    }
+
+    // Who is told to end undoes all of it, also what nobody has asked this agent for.
+    agents.clear();
+    fs::write(&file, "").unwrap();
+    let mut agent = start(&lab, lab.backend(0), "ended", &[]);
+    agent.says("stays until a balancer says what it asks for");
+    agent.says("makes ready what balancers say");
+    let said = agent.stop();
+    assert!(said.contains("this host is as it was"), "{said}");
+    assert_eq!(snapshot(lab.backend(0).netns()), before[0]);
+    assert!(!file.exists(), "nothing is asked for");
+}
+
+/// Without a BPF file system no cookies are written: services with them wait for one, and all others do not.
+#[test]
+fn services_without_cookies_need_no_bpf_file_system() {
+    let _alone = common::alone();
+    let lab = bare(Topology::L2);
+    let backend = lab.backend(0);
+    let before = snapshot(backend.netns());
+    let cookies = BalancerSpec {
+        method: "cheetah".into(),
+        ..spec(&lab, "answers = \"backend\"\nforward = \"l2\"")
+    };
+    let balancer = common::start_spec(&lab, cookies);
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let more = text.replace(
+        "[[service]]\nname = \"web4\"",
+        &format!(
+            "[[service]]\nname = \"more\"\nvip = \"{MORE}\"\nport = 80\nforward = \"l2\"\n\
+             [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n\n[[service]]\nname = \"web4\"",
+            backend4(0)
+        ),
+    );
+    assert_ne!(more, text);
+    reload(&balancer, &more);
+
+    let mut agent = start_by(apart(backend), &lab, backend, "apart", &[]);
+    agent.says(&format!("{MORE} is on lo"));
+    agent.says("cookies in timestamps (what is of no use without waits");
+    agent.says("no BPF file system is mounted at /sys/fs/bpf");
+    let waits = format!("{} is on lo", WEB4.ip());
+    assert!(!agent.said().contains(&waits), "{}", agent.said());
+    let said = agent.stop();
+    assert!(said.contains("this host is as it was"), "{said}");
+    assert_eq!(snapshot(backend.netns()), before);
+
+    // One that was killed leaves what can be undone there.
+    let mut agent = start_by(apart(backend), &lab, backend, "killed", &[]);
+    agent.says(&format!("{MORE} is on lo"));
+    drop(agent);
+    let mut undo = apart(backend);
+    undo.args(["agent", "--undo", "--state-dir"]).arg(state(&lab, backend));
+    let undone = undo.output().unwrap();
+    assert!(undone.status.success(), "{}", common::stderr(&undone));
+    assert_eq!(snapshot(backend.netns()), before);
+
+    // With one all of it is made ready.
+    let mut agent = start(&lab, backend, "whole", &[]);
+    agent.says("eth0: writes cookies into timestamps");
+    agent.says(&waits);
+    agent.says("ready at eth0");
+    agent.stop();
+    assert_eq!(snapshot(backend.netns()), before);
 }
 
 /// A host on which IPv6 is off serves what has IPv4, and the rest once it is on.

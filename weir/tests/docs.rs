@@ -587,3 +587,43 @@ fn the_site_has_a_reference_of_the_program() {
     let refused = weir_site::write(root(), Some(&said), &out).expect_err("it is told");
     assert!(refused.to_string().contains("api.json"), "{refused}");
 }
+
+/// The example for BIRD, as BIRD itself reads it: at its first start, when the folder is there and no file is in it,
+/// and with a file of the two protocols.
+#[test]
+fn bird_takes_the_example_of_the_page() {
+    const FOLDER: &str = "/run/weir-bird/";
+    let page = read("docs/announcing.md");
+    let line = read("examples/bird/weir-bird.conf");
+    let line = line.lines().find(|line| line.starts_with("d ")).expect("a line of tmpfiles.d");
+    assert!(page.lines().any(|one| one == line), "{line}: it is not the page's");
+    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    let of = |begin: &str| blocks.iter().find(|block| block.trim_start().starts_with(begin));
+    let example = of("include \"").expect("what BIRD's own file needs");
+    assert!(example.contains(&format!("include \"{FOLDER}bird.conf*\"")), "{example}");
+    assert!(
+        page.contains(&format!("file = \"{FOLDER}bird.conf\"")) && line.contains("/run/weir-bird ")
+    );
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let folder = home.path().join("weir-bird");
+    let (config, written) = (home.path().join("own.conf"), folder.join("bird.conf"));
+    let example = example.replace(FOLDER, &format!("{}/", folder.display()));
+    fs::write(&config, format!("router id 192.0.2.1;\n{example}")).expect("a file");
+    let bird = || {
+        let mut command = Command::new("/usr/sbin/bird");
+        command.arg("-p").arg("-c").arg(&config).output().expect("bird, of the package bird2")
+    };
+    let none = bird();
+    assert!(!none.status.success(), "without the folder it takes none: why should it be made?");
+    fs::create_dir(&folder).expect("a folder");
+    let text = "protocol static weir4 {\n\tipv4;\n\troute 192.0.2.7/32 blackhole;\n}\n\
+                protocol static weir6 {\n\tipv6;\n}\n";
+    for file in [None, Some(text)] {
+        if let Some(text) = file {
+            fs::write(&written, text).expect("a file");
+        }
+        let taken = bird();
+        let said = String::from_utf8_lossy(&taken.stderr);
+        assert!(taken.status.success(), "{file:?}: {said}");
+    }
+}

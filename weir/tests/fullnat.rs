@@ -10,10 +10,16 @@ use std::time::{Duration, Instant};
 
 use common::{Held, WEB4, WEIR, dropped};
 use serde_json::Value;
-use weir_lab::topology::{BALANCER4, Topology, VIP4, backend4, client4};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::topology::{
+    BALANCER4, ECHO_PORT, INTERFACE, NAT_ECHO_PORT, Topology, VIP4, backend4, client4,
+};
+use weir_lab::{Balancer, BalancerSpec, FrameSender, Lab, LabSpec};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol};
 
 const FULL_NAT: &str = "forward = \"fullnat\"";
+const BALANCER_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 0xff, 1];
+const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
 /// A line of each backend.
 const WEIGHT: &str = "weight = 1";
 
@@ -394,6 +400,13 @@ fn what_cannot_be_is_refused() {
         (&*sources, "nat_sources = [\"10.77.0.2\"]", "of IPv6; set balancer.nat_sources"),
         (&*sources, "nat_sources = [\"10.77.0.2\", \"10.77.0.2\"]", "is listed twice"),
         (&*sources, "nat_sources = [\"224.0.0.1\"]", "is not the address of one host"),
+        (&*sources, "nat_sources = [\"127.0.0.1\"]", "127.0.0.1 is a loopback address"),
+        (&*sources, "nat_sources = [\"fe80::1\"]", "fe80::1 is a link-local address"),
+        (
+            &*sources,
+            "nat_sources = [\"10.77.2.1\", \"fd77::2\"]",
+            "address: 10.77.2.1 is one of balancer.nat_sources",
+        ),
         (
             &*sources,
             &format!("{sources}\nnat_ports = \"9-3\""),
@@ -433,6 +446,40 @@ fn what_cannot_be_is_refused() {
         assert!(checked.contains("with forward = \"fullnat\" only"), "{checked}");
     }
     fs::write(balancer.config(), text).unwrap();
+}
+
+/// What a backend would answer to itself without end, and what no single host has sent, gets no source: it is dropped,
+/// and `weir explain` says so. From another port a backend's host is a client.
+#[test]
+fn what_no_client_sends_is_dropped() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(1));
+    let balancer = common::start_spec(&lab, BalancerSpec { pool: 1, ..spec("concury") });
+    let echo = SocketAddr::new(VIP4.into(), ECHO_PORT);
+    let itself = SocketAddr::new(backend4(0).into(), NAT_ECHO_PORT);
+    let sender = FrameSender::open(&lab.clients()[0], INTERFACE).unwrap();
+    let frame = |from: SocketAddr| {
+        let flow = FlowKey::new(from, echo, Protocol::Udp);
+        Frame::new(flow).macs(BALANCER_MAC, CLIENT_MAC).payload(16).build()
+    };
+    let nobodies = ["224.0.0.1", "0.0.0.0", "255.255.255.255", "127.0.0.1", "240.0.0.1"];
+    let nobodies = nobodies.map(|address| SocketAddr::new(address.parse().unwrap(), 4000));
+    for from in [itself, echo].into_iter().chain(nobodies) {
+        let count = || dropped(&balancer.status().unwrap(), "no_client");
+        let before = count();
+        common::eventually(&format!("what {from} has sent is dropped"), || {
+            // On a busy machine an interface may lose some.
+            sender.send(&[frame(from)]).unwrap();
+            count() > before
+        });
+    }
+    let explained = common::command(&balancer, &format!("explain udp {itself} {echo}"));
+    let words = format!("{itself} gets none: no client has it");
+    assert!(explained.contains(&words) && explained.contains("as no_client"), "{explained}");
+    let other = SocketAddr::new(backend4(0).into(), 4000);
+    let explained = common::command(&balancer, &format!("explain udp {other} {echo}"));
+    let words = format!("{other} has none, and would become 10.77.0.2:");
+    assert!(explained.contains(&words) && !explained.contains("no_client"), "{explained}");
 }
 
 /// One backend, and sixteen ports towards it: the seventeenth client finds none, which is said; and when the

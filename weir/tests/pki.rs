@@ -91,6 +91,21 @@ fn an_authority_its_certificates_and_their_ends() {
     ] {
         assert_eq!(pki(&directory, useless).status.code(), Some(1), "{useless}");
     }
+    // Nobody has these addresses; those of the loopback interface everybody has.
+    for role in ["agent", "balancer"] {
+        for address in ["0.0.0.0", "::", "224.0.0.5", "ff02::1", "255.255.255.255"] {
+            let line = format!("issue b2 --role {role} --days 7 --address 10.0.0.9,{address}");
+            let refused = pki(&directory, &line);
+            let said = common::stderr(&refused);
+            assert_eq!(refused.status.code(), Some(1), "{line}");
+            let words = format!("{address} is not the address of one host; give one that it has");
+            assert!(said.contains(&words), "{line}: {said}");
+        }
+    }
+    assert!(!directory.join("b2.key").exists());
+    let to = elsewhere.display();
+    let here = format!("issue here --role agent --address 127.0.0.1,::1 --days 7 -o {to}");
+    good(&pki(&directory, &here));
 
     let text = good(&pki(&directory, "list"));
     assert!(text.contains("6 days left") || text.contains("7 days left"), "{text}");

@@ -11,7 +11,7 @@ mod kept;
 
 pub use kept::Kept;
 
-use crate::ready::{Network, Segments, Wanted};
+use crate::ready::{Network, Segments, Waiting, Wanted};
 use crate::speak::Balancer;
 use crate::{Options, Service};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,11 +54,27 @@ pub struct Wish {
     pub wanted: Wanted,
     /// How cookies are written, if any service's connections carry them.
     pub timestamps: Option<Options>,
+    /// Which addresses are of no use without a part of that.
+    pub waiting: Waiting,
     /// Contradictions, and what cannot be done, in words.
     pub words: BTreeSet<String>,
 }
 
 impl Wish {
+    /// Services' addresses that this host has stay beside those that are asked for, if any are.
+    pub fn keep(&mut self, given: impl IntoIterator<Item = IpAddr>) {
+        let services = &mut self.wanted.services;
+        if services.is_empty() {
+            return;
+        }
+        for address in given {
+            if !services.contains(&address) {
+                services.push(address);
+            }
+        }
+        services.sort();
+    }
+
     /// Takes out what needs IPv6, which is off at an interface, and says so.
     pub fn leave_out_ipv6(&mut self, interface: &str) {
         for address in self.wanted.services.extract_if(.., |one| one.is_ipv6()) {
@@ -110,6 +126,7 @@ impl Asked {
         contradictions(said, &mut words);
         self.parts.retain(|_, at| now.saturating_duration_since(*at) < LINGERS);
         self.parts.extend(asked.iter().map(|part| (*part, now)));
+        let waiting = self.waiting(said);
         let interfaces = self.interfaces(said, own, &mut words);
         let mut wanted = Wanted {
             interfaces,
@@ -139,7 +156,7 @@ impl Asked {
         if wanted.services.is_empty() {
             wanted.tunnels.clear();
             wanted.interfaces.clear();
-            return Wish { wanted, timestamps: None, words };
+            return Wish { wanted, timestamps: None, waiting, words };
         }
         let mut once = BTreeSet::new();
         services.retain(|one| once.insert((one.address, one.port)));
@@ -149,7 +166,31 @@ impl Asked {
             flows: self.given.flows,
             clock_bits: self.given.clock_bits,
         });
-        Wish { wanted, timestamps, words }
+        Wish { wanted, timestamps, waiting, words }
+    }
+
+    /// The addresses all of whose services need a part.
+    fn waiting(&self, said: &Said) -> Waiting {
+        let known = said.values().flatten().filter(|one| one.way.is_some());
+        let all: Vec<(IpAddr, &Served)> =
+            known.flat_map(|one| one.vips.iter().map(move |vip| (vip.address, one))).collect();
+        let tunnelled = |one: &Served| match &self.given.tunnels {
+            Some(tunnels) => !tunnels.is_empty(),
+            None => one.way != Some(Way::Plain),
+        };
+        let (mut plain, mut bare) = (BTreeSet::new(), BTreeSet::new());
+        for (address, one) in &all {
+            if !tunnelled(one) {
+                plain.insert(*address);
+            }
+            if !one.timestamps {
+                bare.insert(*address);
+            }
+        }
+        let without = |others: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
+            all.iter().map(|(address, _)| *address).filter(|one| !others.contains(one)).collect()
+        };
+        Waiting { tunnels: without(&plain), cookies: without(&bare) }
     }
 
     /// All that is asked for now.
@@ -387,6 +428,27 @@ mod tests {
         let stamped = wish.timestamps.expect("cookies").services;
         assert_eq!(stamped, [Service { address: address("10.0.0.2"), port: Some(80) }]);
         assert_eq!(wish.words, BTreeSet::new());
+    }
+
+    #[test]
+    fn an_address_waits_for_a_part_that_all_its_services_need() {
+        let cookies = |vip| Served { timestamps: true, ..served(vip, Way::Plain) };
+        let all = vec![
+            cookies("10.0.0.1"),
+            cookies("10.0.0.2"),
+            served("10.0.0.2", Way::Plain),
+            served("10.0.0.3", Way::Gue(6080)),
+            served("10.0.0.4", Way::Gue(6080)),
+            served("10.0.0.4", Way::Plain),
+        ];
+        let said = said(&[("lb1", all)]);
+        let waiting = Asked::new(given()).wish(&said, &own(), Instant::now()).waiting;
+        assert_eq!(waiting.cookies, BTreeSet::from([address("10.0.0.1")]));
+        assert_eq!(waiting.tunnels, BTreeSet::from([address("10.0.0.3")]));
+        // What is given goes before what they say.
+        let given = Given { tunnels: Some(vec![Encapsulation::Ipip]), ..given() };
+        let waiting = Asked::new(given).wish(&said, &own(), Instant::now()).waiting;
+        assert_eq!(waiting.tunnels.len(), 4);
     }
 
     #[test]

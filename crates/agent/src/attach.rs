@@ -102,6 +102,28 @@ fn present(program: BorrowedFd<'_>, index: u32, way: TcAttachPoint) -> Option<Pr
     if name.starts_with(OURS) { Some(Present::Ours) } else { Some(Present::Other(name)) }
 }
 
+/// Whether there are programs in our places at an interface, both ways.
+pub(crate) fn is_at(index: u32) -> bool {
+    let _quiet = Quiet::new();
+    [libbpf_sys::BPF_TC_INGRESS, libbpf_sys::BPF_TC_EGRESS].into_iter().all(|attach_point| {
+        let hook = libbpf_sys::bpf_tc_hook {
+            sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+            ifindex: index as i32,
+            attach_point,
+            ..Default::default()
+        };
+        let mut options = libbpf_sys::bpf_tc_opts {
+            sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
+            priority: PRIORITY,
+            handle: HANDLE,
+            ..Default::default()
+        };
+        // SAFETY: both structures outlive the call, and say how large they are.
+        let found = unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut options) };
+        found == 0
+    })
+}
+
 /// What the kernel says of a program.
 pub(crate) fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();

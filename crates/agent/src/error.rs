@@ -127,6 +127,16 @@ pub enum Error {
     /// There is no place for what outlives the process.
     #[error("no BPF file system is mounted at {0}; `mount -t bpf bpf {0}` mounts it")]
     NoBpffs(&'static str),
+    /// A part of what makes a host ready; all others are done.
+    #[error("{}: {source}", waiting(part, addresses))]
+    Part {
+        /// What cannot be done.
+        part: &'static str,
+        /// The addresses that wait for it.
+        addresses: Vec<IpAddr>,
+        /// Why.
+        source: Box<Error>,
+    },
     /// Pinned maps are not of this version's shape.
     #[error(
         "{path} is of another version of weir. Connections that began with it need it; when they have \
@@ -206,6 +216,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+}
+
+fn waiting(part: &str, addresses: &[IpAddr]) -> String {
+    if addresses.is_empty() {
+        return part.to_owned();
+    }
+    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    format!("{part} (what is of no use without waits, and all else goes on: {})", all.join(", "))
 }
 
 fn no_certificate(directory: &Path, certificates: usize, own: &[IpAddr]) -> String {

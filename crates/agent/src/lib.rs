@@ -198,6 +198,17 @@ impl Agent {
         }
     }
 
+    /// Takes away what an agent before this one has left at these interfaces, with all that it knows.
+    fn clear(options: &Options) -> Result<(), Error> {
+        if maps::look().is_ok() {
+            // Taking over is the way to find all of it.
+            return Self::start_alone(options)?.end().map(drop);
+        }
+        // Nothing can be pinned; what is there are programs, if anything. These maps go at once.
+        let loaded = Loaded::new(&Options { flows: LEAST_OPENINGS, ..options.clone() })?;
+        loaded.programs.detach_all(&attach::find(&options.interfaces)?)
+    }
+
     /// Connections that are remembered: those of an agent before this one, if this took over.
     pub fn flows(&self) -> u32 {
         self.loaded.flows

@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Error};
 use libbpf_rs::{MapCore, MapHandle, MapMut, OpenMapMut};
+use nix::errno::Errno;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::fs;
 use std::io::ErrorKind;
@@ -10,6 +11,16 @@ use std::path::{Path, PathBuf};
 
 const BPFFS: &str = "/sys/fs/bpf";
 const ROOT: &str = "/sys/fs/bpf/weir-agent";
+
+/// Whether there is a place for pins.
+pub(crate) fn look() -> Result<(), Error> {
+    match statfs(BPFFS) {
+        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => Ok(()),
+        Ok(_) | Err(Errno::ENOENT) => Err(Error::NoBpffs(BPFFS)),
+        // Whoever makes a directory there says it better.
+        Err(_) => Ok(()),
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Pins {
@@ -22,10 +33,7 @@ impl Pins {
     /// Named after the namespace of this thread, whose number no other one has at the same time.
     pub(crate) fn of_this_network() -> Result<Self, Error> {
         // Elsewhere a directory could not be made for another reason than it seems.
-        let kind = statfs(BPFFS).map(|found| found.filesystem_type());
-        if kind.is_ok_and(|kind| kind != BPF_FS_MAGIC) {
-            return Err(Error::NoBpffs(BPFFS));
-        }
+        look()?;
         let network = fs::metadata("/proc/thread-self/ns/net")
             .context(|| "look at the network namespace".into())?;
         let directory = Path::new(ROOT).join(format!("net-{}", network.st_ino()));

@@ -1,7 +1,7 @@
 //! What an agent does from its start to its end: the parts of this crate, put together. Nothing here catches signals
 //! or prints: whoever runs it says when it is to end, and gets a line for each thing that happens.
 
-use crate::asked::{Asked, Given, Kept, Said, Wish};
+use crate::asked::{Asked, Given, Kept, LINGERS, Said, Wish};
 use crate::error::Error;
 use crate::ready::{self, Decapsulated, Ready, Server, Wanted};
 use crate::speak::{self, Speaking};
@@ -157,13 +157,25 @@ pub fn follow(
     wait: Wait,
 ) -> Result<(), Error> {
     let (kept, trouble) = Kept::open(directory)?;
-    trouble.iter().for_each(|trouble| say(format_args!("warning: {trouble}")));
+    let left = if kept.is_known() { None } else { ready::left(directory)? };
+    if let Some(changes) = &left {
+        let (path, changes) = (kept.path().display(), changes.display());
+        let missing = || format!("{path}: there is none of this boot that says what was asked for");
+        let why = trouble.unwrap_or_else(missing);
+        say(format_args!(
+            "warning: {why}; what an agent before this one has made ready ({changes}) stays until a balancer \
+             says what it asks for"
+        ));
+    } else if let Some(why) = trouble {
+        say(format_args!("warning: {why}; goes on without"));
+    }
     let said = kept.said().clone();
     let directory = directory.to_owned();
     let mut following = Following {
         asked: Asked::new(given),
         kept,
         directory,
+        left: if left.is_some() { Left::Unheard } else { Left::Known },
         agent: None,
         done: None,
         half: false,
@@ -193,8 +205,8 @@ pub fn follow(
             continue;
         }
         let said = heard.borrow_and_update().clone();
-        let result = following.kept.keep(&said).and_then(|()| following.go_on(&said));
-        // Each try says what it does and undoes.
+        let result = following.keep(&said).and_then(|()| following.go_on(&said));
+        // The same again, which takes a while where programs are loaded for it.
         pause = match &result {
             Err(_) if !changed => (pause * 2).min(TRY_AT_MOST),
             _ => LOOK_EVERY,
@@ -206,11 +218,23 @@ pub fn follow(
     following.end(end)
 }
 
+/// What is known of what an agent before this one was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    /// All of it, or there is nothing that it has left.
+    Known,
+    /// Nothing, and no balancer has spoken yet: all that it has left stays as it is.
+    Unheard,
+    /// One has spoken, at that time. Others may be about to, so nothing is undone for a while.
+    Heard(Instant),
+}
+
 /// An agent that makes a host ready for what balancers say.
 struct Following {
     asked: Asked,
     kept: Kept,
     directory: PathBuf,
+    left: Left,
     agent: Option<Ready>,
     /// What was made ready wholly.
     done: Option<(Wanted, Option<Options>)>,
@@ -223,31 +247,56 @@ struct Following {
 }
 
 impl Following {
+    /// Keeps what is said for the next agent, once that is all that is asked for.
+    fn keep(&mut self, said: &Said) -> Result<(), Error> {
+        if self.left == Left::Known { self.kept.keep(said) } else { Ok(()) }
+    }
+
     /// Makes the host what it is to be by now, or mends it if that is what it is.
     fn go_on(&mut self, said: &Said) -> Result<(), Error> {
         let say = self.say;
         let mut saying = move |what: fmt::Arguments<'_>| say(what);
+        match self.left {
+            Left::Unheard if said.is_empty() => {
+                if self.agent.is_none() {
+                    self.agent = Some(Ready::take_over(&[], &self.directory, &mut saying)?);
+                }
+                return Ok(());
+            }
+            Left::Unheard => self.left = Left::Heard(Instant::now()),
+            Left::Heard(at) if at.elapsed() >= LINGERS => {
+                // What was kept, and is not wanted, goes now.
+                (self.left, self.half) = (Left::Known, true);
+            }
+            Left::Heard(_) | Left::Known => {}
+        }
+        let keeps = self.left != Left::Known;
         let own = ready::addresses()?.into_iter();
         let own: Vec<_> = own.map(|(index, one)| (interface_name(index), one)).collect();
         let mut wish = self.asked.wish(said, &own, Instant::now());
+        if let Some(agent) = self.agent.as_ref().filter(|_| keeps) {
+            wish.keep(agent.given());
+        }
         if let Some(interface) = ready::without_ipv6(&wish.wanted.interfaces) {
             // The services of the other family are made ready all the same.
             wish.leave_out_ipv6(&interface);
         }
-        let Wish { wanted, timestamps, mut words } = wish;
+        let Wish { wanted, timestamps, waiting, mut words } = wish;
         let now = (wanted, timestamps);
         let same = !self.half && self.done.as_ref() == Some(&now);
         let (wanted, timestamps) = (&now.0, now.1.as_ref());
+        if self.agent.is_none() {
+            let interfaces = &wanted.interfaces;
+            self.agent = Some(Ready::take_over(interfaces, &self.directory, &mut saying)?);
+        }
         match &mut self.agent {
             Some(agent) if same => agent.mend(&mut saying)?,
             Some(agent) => {
                 self.half = true;
-                agent.change(wanted, timestamps, &mut saying)?;
+                agent.change(wanted, timestamps, &waiting, keeps, &mut saying)?;
                 self.half = false;
             }
-            None => {
-                self.agent = Some(Ready::start(wanted, timestamps, &self.directory, &mut saying)?);
-            }
+            None => {}
         }
         if let Some(agent) = self.agent.as_ref().filter(|_| !wanted.services.is_empty()) {
             words.extend(agent.warnings());

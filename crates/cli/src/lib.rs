@@ -41,8 +41,8 @@ pub use laboratory::{ReproduceOptions, SimOptions};
 pub use pki::{PkiRole, PkiVerb, Place};
 
 use values::{
-    address_and_port, change, flow_end, list_time, load, look_every, look_for, name, patience,
-    plane_kind, socket, weight,
+    address_and_port, address_or_route, change, flow_end, list_time, load, look_every, look_for,
+    name, patience, plane_kind, socket, weight,
 };
 
 /// What a command ends with.
@@ -79,8 +79,9 @@ pub enum FleetVerb {
 pub enum AnnounceVerb {
     /// Whether an address is to be announced: ends with 0 if it is, 1 if not. For keepalived's scripts.
     Check {
-        /// The address.
-        address: IpAddr,
+        /// The address, or a route as `weir announce` shows it, such as 192.0.2.1/32.
+        #[arg(value_parser = address_or_route)]
+        address: (IpAddr, Option<u8>),
     },
     /// Beside `weir run`: withdraw what it has announced when it has not answered for some time. Forwarding
     /// goes on without it; who wants that announced does not run this.

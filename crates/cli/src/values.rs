@@ -58,6 +58,21 @@ pub(crate) fn address_and_port(text: &str) -> Result<(IpAddr, Option<u16>), Stri
     }
 }
 
+/// An address, or a route with the length of its prefix.
+pub(crate) fn address_or_route(text: &str) -> Result<(IpAddr, Option<u8>), String> {
+    let wrong = || "give an address or a route, such as 192.0.2.1 or 192.0.2.0/24".to_owned();
+    let Some((address, length)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().map(|address| (address, None)).map_err(|_| wrong());
+    };
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length: u8 = length.parse().map_err(|_| wrong())?;
+    match length <= longest {
+        true => Ok((address, Some(length))),
+        false => Err(format!("/{length} is no length of a prefix: give 0 to {longest}")),
+    }
+}
+
 /// The name of a service or a backend.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if weir_control::config::is_name(text) {
@@ -103,4 +118,25 @@ pub(crate) fn load(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
     let allowed = number.filter(|load| load.is_finite() && *load >= 0.0);
     allowed.ok_or_else(|| "a load is a number of 0 or more, for example 0.75".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_routes_are_read() {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        for (text, of, length) in [
+            ("192.0.2.1", "192.0.2.1", None),
+            ("192.0.2.1/32", "192.0.2.1", Some(32)),
+            ("192.0.2.0/24", "192.0.2.0", Some(24)),
+            ("2001:db8::/64", "2001:db8::", Some(64)),
+        ] {
+            assert_eq!(address_or_route(text), Ok((address(of), length)), "{text}");
+        }
+        for text in ["", "/32", "192.0.2.1/", "192.0.2.1/33", "::/129", "web/32", "1.2.3.4/a"] {
+            assert!(address_or_route(text).is_err(), "{text}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! own connection, and has no more of this process's memory than a message and a window of HTTP/2.
 
 use crate::config::{Agents, Spoken};
-use crate::engine::{Command, Newcomer, Order, Said, Sender};
+use crate::engine::{Command, Newcomer, Order, Over, Said, Sender};
 use crate::health::told::Word;
 use crate::pace::Pace;
 use crate::tables::Shelf;
@@ -370,6 +370,19 @@ fn engine_ended() -> Status {
     Status::unavailable("this balancer ends")
 }
 
+fn deaf() -> Status {
+    Status::deadline_exceeded("it does not listen")
+}
+
+/// Why the engine has ended a session; without a word it has ended itself, which is no other agent's doing.
+fn over(why: Option<Over>) -> Status {
+    match why {
+        Some(Over::Another) => Status::aborted("another agent speaks for this backend"),
+        Some(Over::Deaf) => deaf(),
+        Some(Over::Gone) | None => engine_ended(),
+    }
+}
+
 impl Session {
     /// The session, until it ends; why it did.
     async fn hear(&self, mut heard: Streaming<FromAgent>) -> Status {
@@ -399,7 +412,7 @@ impl Session {
             tokio::select! {
                 // What it has said is heard before it is judged for being late.
                 biased;
-                _ = &mut ended => return Err(Status::aborted("another agent speaks for this backend")),
+                why = &mut ended => return Err(over(why.ok())),
                 said = heard.message() => {
                     let Some(said) = said? else { return Ok(()) };
                     let Some(what) = said.what else { continue };
@@ -414,7 +427,10 @@ impl Session {
                     }
                     if let Some(said) = said_by(what, lag).map_err(faulty)? {
                         let begun = Instant::now();
-                        self.say(said).await?;
+                        if let Err(status) = self.say(said).await {
+                            // The engine may have ended the session before it heard this.
+                            return Err(ended.try_recv().map_or(status, |why| over(Some(why))));
+                        }
                         // What this process takes its time for is not the agent's delay.
                         asked = asked.map(|asked| asked + begun.elapsed());
                     }
@@ -505,7 +521,7 @@ impl Session {
 
     fn tell(&self, what: from_balancer::What) -> Result<(), Status> {
         let told = self.to.try_send(Ok(FromBalancer { what: Some(what) }));
-        told.map_err(|_| Status::deadline_exceeded("it does not listen"))
+        told.map_err(|_| deaf())
     }
 }
 
@@ -546,4 +562,20 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_agent_is_said_to_be_one() {
+        let another = over(Some(Over::Another));
+        assert_eq!(another.code(), tonic::Code::Aborted);
+        for why in [Some(Over::Deaf), Some(Over::Gone), None] {
+            assert!(!over(why).message().contains("another agent"), "{why:?}");
+        }
+        // A balancer that stops says so, whichever of its parts goes first.
+        assert_eq!(over(None).message(), "this balancer ends");
+    }
 }

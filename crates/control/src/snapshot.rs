@@ -16,6 +16,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_plane::Listen;
+use weir_plane::forward::mapping::has_client;
 use weir_steering::{
     BackendId, Decide, Decision, Image, Note, Question, Recall, Rehearsal, ServiceId, Signals, Why,
     ask,
@@ -245,7 +246,11 @@ impl Snapshot {
             said.is_translated(flow, backend.address, backend.port);
         }
         if is_full_nat {
-            said.from = Some(self.sources_of(backend, flow));
+            if has_client(flow, backend.address, backend.port) {
+                said.from = Some(self.sources_of(backend, flow));
+            } else {
+                said.has_no_client(flow);
+            }
         }
         if let Some(tunnel) = backend.tunnel {
             let port = service.tunnel_port;

@@ -10,7 +10,7 @@ use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
 use crate::caps::{Buckets, FlowCaps};
 use crate::counters::{Counters, InterfaceCounters};
-use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Target};
+use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Target, has_client};
 use crate::forward::nat::{End, translate, translate_both};
 use crate::forward::{Translation, Tunnel};
 use crate::limits::Limits;
@@ -70,6 +70,8 @@ pub struct Soft {
     pub counters: Counters,
     /// What became of frames by the interface that they came by, as somebody says; nobody counts that.
     pub by_interface: Option<BTreeMap<u32, InterfaceCounters>>,
+    /// Frames that were lost by the interface that they were to leave by, as somebody says; nobody tells.
+    pub lost: Option<BTreeMap<u32, u64>>,
     /// Flows whose reports found no room; there always is, unless somebody says otherwise.
     pub unrecorded: u64,
     /// Why its guard goes by former services, as somebody says.
@@ -552,6 +554,10 @@ impl Soft {
                 None => return Some(Err(rejected.reason)),
             },
         };
+        // Of an error the client is the one that it is for.
+        if !signs.quoted && !has_client(&flow, address, port) {
+            return Some(Err(Reason::NoClient));
+        }
         let noted = Signs { quoted: signs.quoted || !first, ..signs };
         let is_there = |one: &Mapping| {
             backends.get(&one.backend).is_some_and(|now| now.incarnation == one.incarnation)

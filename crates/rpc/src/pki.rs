@@ -51,6 +51,11 @@ pub enum PkiError {
     /// A name that no host can have.
     #[error("{0:?} is no name of a host (letters, digits and - between dots; RFC 1123)")]
     Host(String),
+    /// An address that no host can have.
+    #[error(
+        "{0} is not the address of one host; give one that it has, such as 10.0.0.21 or 2001:db8::21"
+    )]
+    Address(IpAddr),
     /// The key of an authority belongs to another certificate.
     #[error(
         "{}: it is not the key of {}, and what it signs nobody would take", key.display(), certificate.display()
@@ -111,6 +116,13 @@ pub struct Request {
 fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
+}
+
+/// Whether a host can have an address. One of the loopback interface is good where all is on one host.
+fn is_host(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || broadcast)
 }
 
 /// For so many days from now on, and not longer than who signs it.
@@ -185,6 +197,9 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
     }
     if let Some(bad) = hosts.iter().find(|host| DnsName::try_from(host.as_str()).is_err()) {
         return Err(PkiError::Host(bad.clone()));
+    }
+    if let Some(bad) = addresses.iter().find(|address| !is_host(**address)) {
+        return Err(PkiError::Address(*bad));
     }
     let [ca, ca_key] = paths(authority, AUTHORITY);
     if !ca.exists() {

@@ -119,6 +119,12 @@ fn what_would_be_of_no_use_is_refused() {
         let nameless = Request { addresses: Vec::new(), ..request("b0", role, BACKEND) };
         assert!(matches!(pki::issue(own, own, &nameless), Err(PkiError::Useless(_))));
     }
+    for address in ["0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+        let addresses = vec![address.parse().unwrap()];
+        let nobodys = Request { addresses, ..request("b0", Role::Balancer, BACKEND) };
+        let refused = pki::issue(own, own, &nobodys);
+        assert!(matches!(refused, Err(PkiError::Address(_))), "{address}");
+    }
     let long = Request { days: 11, ..request("b0", Role::Agent, BACKEND) };
     let error = pki::issue(own, own, &long).unwrap_err().to_string();
     assert!(error.contains("more days"), "{error}");

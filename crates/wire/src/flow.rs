@@ -114,6 +114,18 @@ impl FlowKey {
     pub fn is_ipv4(&self) -> bool {
         unmap_address(&self.src).is_ipv4() && unmap_address(&self.dst).is_ipv4()
     }
+
+    /// Whether its source is the address of a single host, and another one than its destination: not nobody's, a
+    /// group's, this host's own or reserved, nor one of IPv6 whose first eight bytes are zero. As `is_host_ipv4` and
+    /// `is_host_ipv6` of `bpf/messages.h` say it of headers.
+    pub fn is_from_host(&self) -> bool {
+        let host = if self.is_ipv4() {
+            !matches!(self.src[12], 0 | 127 | 224..)
+        } else {
+            self.src[..8] != [0; 8] && self.src[0] != 0xff
+        };
+        host && self.src != self.dst
+    }
 }
 
 impl fmt::Display for FlowKey {
@@ -151,6 +163,39 @@ mod tests {
         let v6 = key("[2001:db8::1]:5555", "[2001:db8::2]:53", Protocol::Udp);
         assert_eq!(v6.to_string(), "udp [2001:db8::1]:5555 -> [2001:db8::2]:53");
         assert!(!v6.is_ipv4());
+    }
+
+    #[test]
+    fn sources_that_no_single_host_has_are_told() {
+        let is_from_host = |src: &str, dst: &str| key(src, dst, Protocol::Udp).is_from_host();
+        for (host, good) in [
+            ("10.0.0.1", true),
+            ("1.0.0.0", true),
+            ("126.255.255.255", true),
+            ("128.0.0.1", true),
+            ("223.255.255.255", true),
+            ("0.0.0.0", false),
+            ("0.0.0.1", false),
+            ("127.0.0.1", false),
+            ("224.0.0.1", false),
+            ("240.0.0.1", false),
+            ("255.255.255.255", false),
+            ("10.0.0.2", false),
+        ] {
+            assert_eq!(is_from_host(&format!("{host}:5555"), "10.0.0.2:53"), good, "{host}");
+        }
+        for (host, good) in [
+            ("2001:db8::1", true),
+            ("fe80::1", true),
+            ("64:ff9b::1.2.3.4", true),
+            ("::", false),
+            ("::1", false),
+            ("::ffff:10.0.0.1", false),
+            ("ff02::1", false),
+            ("2001:db8::2", false),
+        ] {
+            assert_eq!(is_from_host(&format!("[{host}]:5555"), "[2001:db8::2]:53"), good, "{host}");
+        }
     }
 
     #[test]

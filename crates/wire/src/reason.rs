@@ -96,6 +96,7 @@ reasons! {
     59 NewFlowCap "new_flow_cap" "The packet would begin a flow, and the service takes no more new ones at the moment.";
     60 SourceFlowCap "source_flow_cap" "The packet would begin a flow, and the service takes no more new ones of its source's prefix at the moment.";
     61 SourceConnectionCap "source_connection_cap" "The packet would begin a connection, and its source's prefix holds as many of the service's as it may.";
+    62 NoClient "no_client" "The packet's source is none that a client has: no single host's, or its own backend's, and full NAT would hide that.";
 }
 
 impl Reason {

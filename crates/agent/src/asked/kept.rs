@@ -32,10 +32,12 @@ pub struct Kept {
     path: PathBuf,
     boot: String,
     there: Said,
+    /// Whether it says of this boot what was asked for.
+    known: bool,
 }
 
 impl Kept {
-    /// The file of this network namespace, with what stands in it; and in words, why that cannot be used.
+    /// The file of this network namespace, with what stands in it; and in words, why that cannot be read.
     ///
     /// # Errors
     /// [`Error`], as this host does not say which namespace and boot this is.
@@ -46,13 +48,22 @@ impl Kept {
             Ok(there) => (there, None),
             Err(why) => {
                 let path = path.display();
-                let why = format!(
-                    "{path}: what balancers have asked for cannot be read ({why}); goes on without"
-                );
-                (Said::new(), Some(why))
+                let why = format!("{path}: what balancers have asked for cannot be read ({why})");
+                (None, Some(why))
             }
         };
-        Ok((Self { path, boot, there }, trouble))
+        let known = there.is_some();
+        Ok((Self { path, boot, there: there.unwrap_or_default(), known }, trouble))
+    }
+
+    /// Whether it says what was asked for, be it nothing. If not, nobody knows.
+    pub fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What stands in it.
@@ -98,9 +109,10 @@ impl Kept {
     }
 }
 
-fn read(path: &Path, boot: &str) -> Result<Said, String> {
+/// None if there is none of this boot.
+fn read(path: &Path, boot: &str) -> Result<Option<Said>, String> {
     let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Said::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| error.to_string())?,
     };
     let mut text = String::new();
@@ -113,13 +125,13 @@ fn read(path: &Path, boot: &str) -> Result<Said, String> {
         return Err(format!("it has form {}, and this weir knows {FORM}", form.form));
     }
     if form.boot != boot {
-        return Ok(Said::new());
+        return Ok(None);
     }
     let one = |(balancer, served): (String, Vec<Served>)| {
         let balancer = balancer.parse::<Balancer>().map_err(|error| error.to_string())?;
         Ok((balancer, served))
     };
-    form.said.into_iter().map(one).collect()
+    form.said.into_iter().map(one).collect::<Result<Said, String>>().map(Some)
 }
 
 #[cfg(test)]
@@ -144,17 +156,29 @@ mod tests {
         let said = Said::from([("[2001:db8::9]:80".parse().expect("a balancer"), vec![served])]);
         let open = || Kept::open(home.path()).expect("a namespace");
         let (mut kept, trouble) = open();
-        assert!(kept.said().is_empty() && trouble.is_none());
+        assert!(kept.said().is_empty() && trouble.is_none() && !kept.is_known());
         kept.keep(&said).expect("written");
         let (again, trouble) = open();
         assert_eq!((again.said(), trouble), (&said, None));
+        assert!(again.is_known());
         let mode = fs::metadata(&kept.path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let text = fs::read_to_string(&kept.path).expect("text");
         fs::write(&kept.path, text.replace(&kept.boot, "another")).expect("written");
-        assert!(open().0.said().is_empty());
-        fs::write(&kept.path, "{").expect("written");
-        assert!(open().1.expect("trouble").contains("goes on without"));
+        let (other, trouble) = open();
+        assert!(other.said().is_empty() && trouble.is_none() && !other.is_known());
+        let later = text.replace("\"form\":1", "\"form\":2");
+        assert_ne!(later, text);
+        for damaged in ["", "{", &text[..60], later.as_str()] {
+            fs::write(&kept.path, damaged).expect("written");
+            let (found, trouble) = open();
+            assert!(trouble.expect(damaged).contains("cannot be read"));
+            assert!(found.said().is_empty() && !found.is_known(), "{damaged}");
+        }
+        // What nothing is asked for is known, too.
+        fs::write(&kept.path, &text).expect("written");
+        kept.keep(&Said::new()).expect("written");
+        assert!(open().0.is_known());
         kept.remove().expect("removed");
         assert!(open().1.is_none());
     }

@@ -2,7 +2,7 @@
 
 use super::programs::{self, Decapsulated};
 use super::{Wanted, describe, netlink, own_addresses, settings};
-use crate::alone;
+use crate::{Service, alone, attach, maps};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_dataplane::Interface;
@@ -36,6 +36,28 @@ pub fn examine(wanted: &Wanted, servers: &[Server]) -> Vec<Finding> {
     }
     found.extend(servers.iter().map(listens));
     found
+}
+
+/// Looks whether cookies are written into the timestamps of what these services answer.
+pub fn cookies(wanted: &Wanted, services: &[Service]) -> Vec<Finding> {
+    if services.is_empty() {
+        return Vec::new();
+    }
+    let all = services.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let look = |interface: Interface| {
+        let name = interface.name;
+        if attach::is_at(interface.index) {
+            let detail = format!("{name}: cookies are written into the timestamps of {all}");
+            return Finding::ok("cookies", detail);
+        }
+        let mend = match maps::look() {
+            Ok(()) => AGENT.to_owned(),
+            Err(error) => format!("{error}; then {AGENT}"),
+        };
+        let detail = format!("{name}: nothing writes cookies into the timestamps of {all}");
+        Finding::warn("cookies", detail, mend)
+    };
+    wanted.present().into_iter().map(look).collect()
 }
 
 fn agent() -> Finding {

@@ -10,7 +10,7 @@ mod programs;
 mod settings;
 pub(crate) mod state;
 
-pub use examine::{Server, examine};
+pub use examine::{Server, cookies, examine};
 pub use programs::{Decapsulated, How, decapsulation};
 
 pub(crate) use netlink::addresses;
@@ -23,7 +23,7 @@ use state::{Change, State};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use weir_dataplane::Interface;
 use weir_host::rtnetlink::interface_name;
@@ -50,6 +50,16 @@ pub struct Wanted {
     pub sources: Vec<Network>,
     /// How large segments clients are asked to send.
     pub segments: Segments,
+}
+
+/// Addresses of services that are of no use without a part of what makes a host ready: they wait for it, and all
+/// others do not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Waiting {
+    /// For what takes packets out of tunnels.
+    pub tunnels: BTreeSet<IpAddr>,
+    /// For cookies in timestamps.
+    pub cookies: BTreeSet<IpAddr>,
 }
 
 /// The first of these interfaces, or the loopback, that is there and has IPv6 switched off.
@@ -173,6 +183,15 @@ fn own_addresses(services: &[IpAddr]) -> Result<BTreeSet<IpAddr>, Error> {
 /// What the agent says, a line at a time.
 pub type Say<'a> = &'a mut dyn FnMut(fmt::Arguments<'_>);
 
+/// How a host is made ready for something else.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// All of it or nothing: an address whose part cannot be done keeps all others back.
+    whole: bool,
+    /// What is wanted no more stays for now.
+    keeps: bool,
+}
+
 /// A backend that is ready as long as this lives, and until [`end`](Self::end). Dropping it leaves all as it
 /// is.
 #[derive(Debug)]
@@ -185,6 +204,7 @@ pub struct Ready {
     timestamps: Option<Agent>,
     /// How they are written; none: not at all.
     stamping: Option<Options>,
+    waiting: Waiting,
     /// Held as long as this is the network namespace's agent.
     _alone: Alone,
 }
@@ -202,35 +222,9 @@ impl Ready {
         directory: &Path,
         say: Say<'_>,
     ) -> Result<Self, Error> {
-        // All that can be wrong with names is found before anything is changed.
-        crate::attach::find(&wanted.interfaces)?;
-        let claimed = match wanted.interfaces.is_empty() {
-            true => vec!["none yet: balancers say which".to_owned()],
-            false => wanted.interfaces.clone(),
-        };
-        let alone = Alone::claim(&claimed)?;
-        let mut state = State::read(directory)?;
-        let left: Vec<Change> = state.changes().to_vec();
-        if !left.is_empty() {
-            let path = state.path().display();
-            say(format_args!("takes over what an agent before this one has left ({path})"));
-        }
-        let own = own_addresses(&wanted.services)?;
-        let told = Told::new(wanted, own.clone(), wanted.most(&own)?);
-        let programs = told.needs_programs().then(|| Programs::load(&told, None)).transpose()?;
-        for change in left.iter().rev().filter(|one| !is_wanted(one, wanted, &told, timestamps)) {
-            undo_one(&mut state, change, say)?;
-        }
-        let mut ready = Self {
-            wanted: wanted.clone(),
-            state,
-            told,
-            programs,
-            timestamps: None,
-            stamping: timestamps.cloned(),
-            _alone: alone,
-        };
-        let started = ready.reach(timestamps, say);
+        let mut ready = Self::take_over(&wanted.interfaces, directory, say)?;
+        let left: Vec<Change> = ready.state.changes().to_vec();
+        let started = ready.turn_to(wanted, timestamps, Turn { whole: true, keeps: false }, say);
         match started {
             Ok(()) => Ok(ready),
             Err(error) => {
@@ -245,37 +239,109 @@ impl Ready {
         }
     }
 
-    /// Makes the host ready for something else, and says each thing that it does: what is wanted no more is undone,
-    /// all else goes on without a packet lost.
+    /// Is this network namespace's agent, and leaves what an agent before this one has left as it is, until
+    /// [`change`](Self::change). `interfaces`: those that are known to be wanted by now.
     ///
     /// # Errors
-    /// [`Error`]. What has come so far stays, and the same again goes on from there.
+    /// [`Error`]. Nothing is changed.
+    pub fn take_over(interfaces: &[String], directory: &Path, say: Say<'_>) -> Result<Self, Error> {
+        // All that can be wrong with names is found before anything is changed.
+        crate::attach::find(interfaces)?;
+        let claimed = match interfaces.is_empty() {
+            true => vec!["none yet: balancers say which".to_owned()],
+            false => interfaces.to_vec(),
+        };
+        let alone = Alone::claim(&claimed)?;
+        let state = State::read(directory)?;
+        if !state.changes().is_empty() {
+            let path = state.path().display();
+            say(format_args!("takes over what an agent before this one has left ({path})"));
+        }
+        let wanted = Wanted {
+            interfaces: Vec::new(),
+            services: Vec::new(),
+            tunnels: Vec::new(),
+            sources: Vec::new(),
+            segments: Segments::AsTheyAre,
+        };
+        let told = Told::new(&wanted, BTreeSet::new(), [0, 0]);
+        Ok(Self {
+            wanted,
+            state,
+            told,
+            programs: None,
+            timestamps: None,
+            stamping: None,
+            waiting: Waiting::default(),
+            _alone: alone,
+        })
+    }
+
+    /// Makes the host ready for something else, and says each thing that it does: what is wanted no more is undone,
+    /// unless it is to be kept for now (`keeps`), all else goes on without a packet lost. A part that cannot be done
+    /// keeps only those addresses back that wait for it.
+    ///
+    /// # Errors
+    /// [`Error`], the first one. What has come so far stays, and the same again goes on from there.
     pub fn change(
         &mut self,
         wanted: &Wanted,
         timestamps: Option<&Options>,
+        waiting: &Waiting,
+        keeps: bool,
+        say: Say<'_>,
+    ) -> Result<(), Error> {
+        self.waiting.clone_from(waiting);
+        self.turn_to(wanted, timestamps, Turn { whole: false, keeps }, say)
+    }
+
+    fn turn_to(
+        &mut self,
+        wanted: &Wanted,
+        timestamps: Option<&Options>,
+        Turn { whole, keeps }: Turn,
         say: Say<'_>,
     ) -> Result<(), Error> {
         crate::attach::find(&wanted.interfaces)?;
         let own = own_addresses(&wanted.services)?;
         let told = Told::new(wanted, own.clone(), wanted.most(&own)?);
-        let programs = match told.needs_programs() {
-            true if told != self.told || self.programs.is_none() => {
-                Some(Programs::load(&told, self.programs.as_ref())?)
-            }
-            true => self.programs.take(),
-            false => None,
-        };
-        (self.wanted, self.told, self.programs) = (wanted.clone(), told, programs);
-        self.restamp(timestamps)?;
+        let loaded = self.load(told);
+        if whole && loaded.is_err() {
+            return loaded;
+        }
+        self.wanted = wanted.clone();
+        let mut result = self.restamp(timestamps);
         let left: Vec<Change> = self.state.changes().to_vec();
-        for change in left.iter().rev() {
+        for change in left.iter().rev().filter(|_| !keeps) {
             if !is_wanted(change, &self.wanted, &self.told, timestamps) {
-                undo_one(&mut self.state, change, say)?;
+                result = result.and(undo_one(&mut self.state, change, say));
             }
         }
+        if whole && result.is_err() {
+            return result;
+        }
         let stamps = timestamps.filter(|_| self.timestamps.is_none());
-        self.reach(stamps, say)
+        result.and(self.reach(loaded, stamps, whole, say))
+    }
+
+    /// Loads the programs that are needed for this, unless they are there. If they cannot be loaded, those before stay.
+    fn load(&mut self, told: Told) -> Result<(), Error> {
+        if !told.needs_programs() {
+            self.programs = None;
+        } else if told != self.told || self.programs.is_none() {
+            self.programs = Some(Programs::load(&told, self.programs.as_ref())?);
+        }
+        self.told = told;
+        Ok(())
+    }
+
+    /// The services' addresses that this agent, or one before it, has given this host.
+    pub fn given(&self) -> Vec<IpAddr> {
+        let address = |one: &Change| match one {
+            Change::Address(address) => Some(*address),
+            _ => None,
+        };
+        self.state.changes().iter().filter_map(address).collect()
     }
 
     /// Lets go of the programs that write cookies if they are to do so for others, or elsewhere, from now on; those that
@@ -302,14 +368,38 @@ impl Ready {
     }
 
     /// Does whatever is not done: at the start all of it, later what somebody else has undone. The addresses
-    /// come last, as packets are taken from then on.
-    fn reach(&mut self, timestamps: Option<&Options>, say: Say<'_>) -> Result<(), Error> {
+    /// come last, as packets are taken from then on. `loaded`: whether the programs are there that tunnels need.
+    fn reach(
+        &mut self,
+        loaded: Result<(), Error>,
+        timestamps: Option<&Options>,
+        whole: bool,
+        say: Say<'_>,
+    ) -> Result<(), Error> {
         self.set(say)?;
-        self.attach(say)?;
-        if let Some(options) = timestamps {
-            self.write_timestamps(options, say)?;
+        let attached = loaded.and_then(|()| self.attach(say));
+        if whole && attached.is_err() {
+            return attached;
         }
-        self.give_addresses(say)
+        let written = timestamps.map_or(Ok(()), |options| self.write_timestamps(options, say));
+        if whole && written.is_err() {
+            return written;
+        }
+        let present = netlink::addresses()?;
+        let is_here = |address: IpAddr| present.iter().any(|(_, one)| *one == address);
+        let (mut result, mut wait) = (Ok(()), BTreeSet::new());
+        for (part, done, all) in [
+            ("packets out of tunnels", attached, &self.waiting.tunnels),
+            ("cookies in timestamps", written, &self.waiting.cookies),
+        ] {
+            let Err(source) = done else { continue };
+            let services = self.wanted.services.iter().copied();
+            let addresses: Vec<IpAddr> =
+                services.filter(|one| all.contains(one) && !is_here(*one)).collect();
+            wait.extend(addresses.iter().copied());
+            result = result.and(Err(Error::Part { part, addresses, source: Box::new(source) }));
+        }
+        result.and(self.give_addresses(&wait, say))
     }
 
     /// Settings come first, so that nobody hears of the addresses.
@@ -374,10 +464,10 @@ impl Ready {
         Ok(())
     }
 
-    fn give_addresses(&mut self, say: Say<'_>) -> Result<(), Error> {
+    fn give_addresses(&mut self, wait: &BTreeSet<IpAddr>, say: Say<'_>) -> Result<(), Error> {
         let present = netlink::addresses()?;
         for &address in &self.wanted.services {
-            if present.iter().any(|(_, one)| *one == address) {
+            if wait.contains(&address) || present.iter().any(|(_, one)| *one == address) {
                 continue;
             }
             self.state.note(Change::Address(address))?;
@@ -388,21 +478,32 @@ impl Ready {
     }
 
     fn write_timestamps(&mut self, options: &Options, say: Say<'_>) -> Result<(), Error> {
+        // Before anything is noted that would have to be undone.
+        crate::maps::look()?;
         for interface in self.wanted.present() {
             clsact(&mut self.state, &interface)?;
         }
         let mut interfaces = options.interfaces.clone();
         let before =
             self.state.changes().iter().find(|one| matches!(one, Change::Timestamps { .. }));
-        if let Some(old) = before.cloned()
-            && let Change::Timestamps { interfaces: others } = &old
+        let before = before.cloned();
+        if let Some(old) = &before
+            && let Change::Timestamps { interfaces: others } = old
         {
             interfaces
                 .extend(others.iter().filter(|one| !options.interfaces.contains(one)).cloned());
-            self.state.forget(&old)?;
+            self.state.forget(old)?;
         }
-        self.state.note(Change::Timestamps { interfaces })?;
-        let agent = Agent::start_alone(options)?;
+        let note = Change::Timestamps { interfaces };
+        self.state.note(note.clone())?;
+        let agent = match Agent::start_alone(options) {
+            // Nothing has come of it, so there is nothing to undo.
+            Err(error) if before.is_none() => {
+                self.state.forget(&note)?;
+                return Err(error);
+            }
+            started => started?,
+        };
         let (names, flows) = (options.interfaces.join(", "), agent.flows());
         let again = if agent.took_over() { ", and goes on with those that were known" } else { "" };
         say(format_args!(
@@ -437,34 +538,27 @@ impl Ready {
     /// Looks whether all is as it was made, and mends what is not.
     ///
     /// # Errors
-    /// [`Error`], at the first thing that cannot be mended.
+    /// [`Error`], of the first thing that cannot be mended.
     pub fn mend(&mut self, say: Say<'_>) -> Result<(), Error> {
+        let mut loaded = Ok(());
         if self.programs.is_some() {
             let own = own_addresses(&self.wanted.services)?;
             // An interface may be away just now.
             let most = self.wanted.most(&own).unwrap_or(self.told.most);
             let told = Told::new(&self.wanted, own, most);
-            if told != self.told {
-                let programs = Programs::load(&told, self.programs.as_ref())?;
-                if told.own != self.told.own {
-                    say(format_args!("this host's addresses have changed"));
-                }
-                self.programs = Some(programs);
-                self.told = told;
+            let moved = told.own != self.told.own;
+            loaded = self.load(told);
+            if moved && loaded.is_ok() {
+                say(format_args!("this host's addresses have changed"));
             }
         }
-        self.reach(None, say)?;
-        if self.timestamps.is_none()
-            && let Some(options) = self.stamping.clone()
-        {
-            self.write_timestamps(&options, say)?;
+        let missing = if self.timestamps.is_none() { self.stamping.clone() } else { None };
+        let reached = self.reach(loaded, missing.as_ref(), false, say);
+        let mended = self.timestamps.as_mut().map_or(Ok(Vec::new()), Agent::mend);
+        for name in mended.as_deref().unwrap_or_default() {
+            say(format_args!("{name}: the programs that write cookies were gone; put back"));
         }
-        if let Some(agent) = &mut self.timestamps {
-            for name in agent.mend()? {
-                say(format_args!("{name}: the programs that write cookies were gone; put back"));
-            }
-        }
-        Ok(())
+        reached.and(mended.map(drop))
     }
 
     /// What the programs have counted, if there are any.
@@ -516,6 +610,15 @@ pub fn undo(directory: &Path, say: Say<'_>) -> Result<bool, Error> {
     let any = !state.changes().is_empty();
     undo_all(&mut state, say)?;
     Ok(any)
+}
+
+/// The file that says what an agent has left that was killed, or that was to leave it; none, if there is nothing.
+///
+/// # Errors
+/// [`Error`], as the file cannot be read.
+pub fn left(directory: &Path) -> Result<Option<PathBuf>, Error> {
+    let state = State::read(directory)?;
+    Ok((!state.changes().is_empty()).then(|| state.path().to_owned()))
 }
 
 /// Gives an interface the discipline that filters need, unless it has it.
@@ -626,10 +729,9 @@ fn undo_one(state: &mut State, change: &Change, say: Say<'_>) -> Result<(), Erro
             }
         }
         Change::Timestamps { interfaces } => {
-            // Taking over is the way to find all of it.
             let here = interfaces.iter().filter(|name| Interface::find(name).is_ok());
             let options = Options { interfaces: here.cloned().collect(), ..Options::default() };
-            Agent::start_alone(&options)?.end()?;
+            Agent::clear(&options)?;
             say(format_args!("writes no more cookies"));
         }
     }

@@ -63,10 +63,21 @@ impl Keeping {
     }
 }
 
-/// Goes on until it is stopped.
+/// What was heard of those that are told no more counts no more.
+fn forget(common: &Common, roster: &Roster) {
+    let wanted = roster.wanted();
+    common.said.send_if_modified(|said| {
+        let before = said.len();
+        said.retain(|balancer, _| wanted.contains(balancer));
+        said.len() != before
+    });
+}
+
+/// Goes on until it is stopped. `forgets`: whether the roster has all that were told before; if not, none of them is
+/// forgotten before one has spoken.
 pub(super) async fn follow(
     common: Arc<Common>,
-    mut roster: Roster,
+    (mut roster, mut forgets): (Roster, bool),
     kept: Option<Kept>,
     mut news: mpsc::Receiver<(usize, News)>,
     mut stopped: watch::Receiver<bool>,
@@ -74,23 +85,27 @@ pub(super) async fn follow(
     let mut sessions: HashMap<Balancer, Running> = HashMap::new();
     let (mut numbers, mut written) = (0, Instant::now());
     let mut keeping = Keeping { file: kept, trouble: String::new(), due: Some(written) };
-    // What was heard of those that are told no more counts no more.
-    let wanted = roster.wanted();
-    common.said.send_if_modified(|said| {
-        let before = said.len();
-        said.retain(|balancer, _| wanted.contains(balancer));
-        said.len() != before
-    });
+    if forgets {
+        forget(&common, &roster);
+    }
     loop {
         let now = Instant::now();
+        let mut spoken = false;
         for (balancer, running) in &mut sessions {
             let Some(news) = running.due(now) else { continue };
             match news {
-                News::Says(certificate, list) => roster.says(balancer, &certificate, list),
+                News::Says(certificate, list) => {
+                    roster.says(balancer, &certificate, list);
+                    spoken = true;
+                }
                 News::Lost => roster.lost(balancer),
                 News::Away => roster.away(balancer),
             }
             keeping.due = Some(keeping.due.unwrap_or(written + EVERY));
+        }
+        if spoken && !forgets {
+            forgets = true;
+            forget(&common, &roster);
         }
         // Whoever goes may take others along.
         loop {

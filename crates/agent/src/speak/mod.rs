@@ -192,7 +192,10 @@ impl Speaking {
             let name = options.files.identity()?.name;
             Ok::<_, Error>(Kept::open(directory, &name, &mut roster))
         });
+        // Who does not know whom others have named forgets nobody yet.
+        let mut forgets = true;
         let kept = kept.transpose()?.map(|(kept, trouble)| {
+            forgets = trouble.is_none();
             trouble.iter().for_each(|trouble| say(format_args!("warning: {trouble}")));
             kept
         });
@@ -221,7 +224,13 @@ impl Speaking {
             if let Some(keep) = keep {
                 runtime.spawn(quic::keep(keep, ids, say));
             }
-            runtime.block_on(follow::follow(Arc::new(common), roster, kept, heard, stopped));
+            runtime.block_on(follow::follow(
+                Arc::new(common),
+                (roster, forgets),
+                kept,
+                heard,
+                stopped,
+            ));
             runtime.shutdown_timeout(Duration::from_millis(200));
         };
         let thread = std::thread::Builder::new().name("balancers".into()).spawn(tell);

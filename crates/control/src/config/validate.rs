@@ -3,6 +3,7 @@
 mod af_xdp;
 mod agents;
 mod announce;
+mod apart;
 mod api;
 mod check;
 mod cookies;
@@ -206,6 +207,7 @@ pub(super) fn validate(
     forward::answers_apart(&file.service, problems);
     forward::begins_elsewhere(&file.service, begin, &balancer, problems);
     full_nat::has_sources(&file.service, &balancer.nat, problems);
+    apart::backends(&file.service, &balancer.nat, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file

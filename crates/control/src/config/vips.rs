@@ -209,6 +209,14 @@ impl Service {
         if self.vips.is_empty() { vec![Vip::host(self.vip)] } else { self.vips.clone() }
     }
 
+    /// Which of them an address is, or is within.
+    pub fn address_with(&self, address: IpAddr) -> Option<Vip> {
+        if self.vips.is_empty() {
+            return (self.vip == address).then(|| Vip::host(address));
+        }
+        self.vips.iter().find(|vip| vip.contains(address)).copied()
+    }
+
     /// Those that are one address.
     pub fn hosts(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses().into_iter().filter(Vip::is_host).map(|vip| vip.address)

@@ -76,8 +76,19 @@ pub struct Newcomer {
     pub addresses: Vec<IpAddr>,
     /// Where orders go. What has no room ends the session.
     pub orders: mpsc::Sender<Order>,
-    /// Dropped when the session is to end.
-    pub end: oneshot::Sender<()>,
+    /// Where it is said that the session is to end, and why. Dropped without a word as the engine ends.
+    pub end: oneshot::Sender<Over>,
+}
+
+/// Why the engine ends a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// Another agent speaks for the same backend.
+    Another,
+    /// There is no room for an order, as it takes none.
+    Deaf,
+    /// It is over already.
+    Gone,
 }
 
 /// What an agent says.
@@ -293,10 +304,12 @@ impl Agents {
     }
 
     /// Its session is over.
-    fn lose(&mut self, session: u64) -> Option<SocketAddr> {
+    fn lose(&mut self, session: u64, why: Over) -> Option<SocketAddr> {
         let one = self.speakers.remove(&session)?;
         self.refused += one.refused;
-        let Newcomer { instance, name, addresses, from, .. } = one.newcomer;
+        let Newcomer { instance, name, addresses, from, end, .. } = one.newcomer;
+        // Nobody listens any more if it is gone.
+        let _ = end.send(why);
         // A dump that was under way says nothing, and no more does one of fewer backends than it was asked for last.
         let all = one.places.values().all(|at| one.held.contains(&(at.service, at.backend)));
         let next = one.next.filter(|_| one.dump.is_none() && all);
@@ -502,7 +515,7 @@ impl<P: Plane> Engine<P> {
         let before: Vec<u64> =
             self.agents.speakers.iter().filter(|(_, one)| shares(one)).map(|(n, _)| *n).collect();
         for session in before {
-            self.agents.lose(session);
+            self.agents.lose(session, Over::Another);
         }
         let places = self.places_of(&newcomer.addresses);
         self.agents.lists += 1;
@@ -563,7 +576,7 @@ impl<P: Plane> Engine<P> {
 
     /// A session is over.
     pub(super) fn agent_gone(&mut self, session: u64) {
-        if let Some(from) = self.agents.lose(session) {
+        if let Some(from) = self.agents.lose(session, Over::Gone) {
             info!(%from, "an agent is gone");
             self.follow_told();
         }
@@ -577,7 +590,7 @@ impl<P: Plane> Engine<P> {
     /// An agent says something; an error ends its session.
     pub(super) fn agent_says(&mut self, session: u64, said: Said) -> Result<(), String> {
         let Some(one) = self.agents.speakers.get_mut(&session) else {
-            return Err("another agent speaks for the same backend".into());
+            return Err("this session is over".into());
         };
         match said {
             Said::Reached { lag, connections, lost } => {
@@ -776,7 +789,7 @@ impl<P: Plane> Engine<P> {
             }
         }
         for session in deaf {
-            self.agents.lose(session);
+            self.agents.lose(session, Over::Deaf);
         }
         number
     }
@@ -786,7 +799,7 @@ impl<P: Plane> Engine<P> {
         let number = self.agents.collects;
         let Some(one) = self.agents.speakers.get_mut(&session) else { return };
         if one.collected < number && one.newcomer.orders.try_send(Order::Collect(number)).is_err() {
-            self.agents.lose(session);
+            self.agents.lose(session, Over::Deaf);
         }
     }
 
@@ -882,7 +895,7 @@ impl<P: Plane> Engine<P> {
             let order = Order::Endpoints(list(number, &one.places));
             if one.newcomer.orders.try_send(order).is_err() {
                 // It does not listen.
-                self.agents.lose(session);
+                self.agents.lose(session, Over::Deaf);
             }
         }
         self.tell_balancers();

@@ -1,12 +1,14 @@
 //! What is announced to routers: the facts for whoever decides it, and the operator's word.
 
 use super::{Engine, EngineError};
+use crate::config::Config;
 use crate::store::StoreError;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::info;
-use weir_announce::{Fact, Facts, Gate, Keeper, Report, Route, Wanted};
+use weir_announce::{Fact, Facts, Gate, Keeper, Report, Route, SpeakerConfig, Wanted};
 use weir_host::files;
 use weir_plane::Plane;
 
@@ -109,6 +111,41 @@ impl<P: Plane> Engine<P> {
     pub(super) fn announce_report(&self) -> Result<Report, EngineError> {
         let report = self.announcer.as_ref().map(|announcer| announcer.report.borrow().clone());
         Ok(report.unwrap_or_default())
+    }
+
+    /// What an operator should know of the speaker.
+    pub(super) fn announce_warning(&self) -> Option<String> {
+        let report = self.announcer.as_ref()?.report.borrow();
+        let error = report.error.as_ref()?;
+        Some(format!(
+            "routes are not announced, or withdrawn, as they should be: {error}; tried again (weir announce)"
+        ))
+    }
+
+    /// Why nothing is to be announced by a configuration for now, though it names a speaker: the one of before it has
+    /// announced routes, and does not answer whoever asks it to withdraw them.
+    pub(super) fn speaker_held(&self, config: &Config) -> Option<String> {
+        let before = &self.config.announce.as_ref()?.speaker;
+        let after = config.announce.as_ref().map(|announce| &announce.speaker);
+        if after == Some(before) {
+            return None;
+        }
+        let report = self.announcer.as_ref()?.report.borrow();
+        let error = report.error.as_ref()?;
+        let file = announced_file(&self.config.balancer.run_dir);
+        let routes: BTreeSet<Route> = serde_json::from_slice(&files::read(&file).ok()?).ok()?;
+        if routes.is_empty() {
+            return None;
+        }
+        let then = match after {
+            None | Some(SpeakerConfig::None) => "they stay until then".to_owned(),
+            Some(after) => format!("{after} is told of no route before"),
+        };
+        Some(format!(
+            "{before} may still announce routes of this balancer, and has to withdraw them first, but: {error}; \
+             {then}. If it is gone for good, stop weir, remove {}, and start it again",
+            file.display()
+        ))
     }
 
     /// The routes that are announced, and whether this balancer is drained.

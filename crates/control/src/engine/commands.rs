@@ -490,6 +490,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<(), EngineError> {
         let joined = self.service(service)?;
         joined.may_add(backend, others)?;
+        self.lies_apart(backend.address)?;
         self.answers_apart(service, backend)?;
         self.may_come_from(service, backend)?;
         let routed = joined.configured.forward.passes_routers();

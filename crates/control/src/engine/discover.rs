@@ -335,7 +335,13 @@ impl<P: Plane> Engine<P> {
         records.sort_unstable();
         let (mut places, mut wanted) = (HashSet::new(), Vec::new());
         for record in records {
-            match service.place_of(discover, &record) {
+            let place = service.place_of(discover, &record);
+            // Also of who is there: the file may have taken the address while nobody ran.
+            let place = place.and_then(|place| match self.not_apart(record.address) {
+                None => Ok(place),
+                Some(why) => Err(format!("{} {why}", record.address)),
+            });
+            match place {
                 // The first of several is the one with the higher priority.
                 Ok(place) if places.insert(place) => wanted.push((place, record)),
                 Ok(_) => {}

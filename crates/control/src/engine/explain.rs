@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use weir_plane::forward::Origin;
+use weir_plane::forward::mapping::has_client;
 use weir_plane::{Listen, Plane, SourceTable, VipKey};
 use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
@@ -416,7 +417,12 @@ impl<P: Plane> Engine<P> {
             said.is_translated(flow, address, to.port);
         }
         if service.configured.forward.is_full_nat() {
-            said.from = Some(self.source_text(flow, id));
+            let port = known.and_then(|known| known.translation).and_then(|to| to.port);
+            if has_client(flow, address, port) {
+                said.from = Some(self.source_text(flow, id));
+            } else {
+                said.has_no_client(flow);
+            }
         }
         let Some(tunnel) = known.and_then(|known| known.tunnel) else { return };
         let status =

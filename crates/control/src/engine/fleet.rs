@@ -31,7 +31,7 @@ use super::step::Stepping;
 use super::{Engine, EngineError, Sender};
 use crate::config::{Backend, Config, Service, Source};
 use crate::history::Who;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -90,6 +90,8 @@ pub struct Proposed {
     made_of: u64,
     /// This balancer's own part, if that is another, too.
     own: Option<String>,
+    /// The services whose backends it changes.
+    pools: BTreeSet<String>,
     /// What was done, in words; none: what following it says.
     said: Option<String>,
     reply: Option<oneshot::Sender<Done>>,
@@ -475,6 +477,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<Result<String, Wanted>, EngineError> {
         self.follows_store()?;
         self.service(service)?.may_add(backend, 0)?;
+        self.lies_apart(backend.address)?;
         self.answers_apart(service, backend)?;
         if !backend.nat_sources.is_empty() {
             let why = "nat_sources: each balancer of a fleet has its own, and all have this backend; give none";
@@ -581,7 +584,7 @@ impl<P: Plane> Engine<P> {
     fn propose(&mut self, wanted: Wanted, reply: Option<oneshot::Sender<Done>>) {
         let last = self.asking.take();
         let proposal = self.proposal(&wanted);
-        let (document, expected) = match proposal {
+        let (document, expected, pools) = match proposal {
             Ok(proposal) => proposal,
             Err(error) => {
                 if let Some(reply) = reply {
@@ -603,7 +606,7 @@ impl<P: Plane> Engine<P> {
         let (then, answer) = oneshot::channel();
         let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
         let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
-        let proposed = Box::new(Proposed { document, made_of, own, said, reply, last });
+        let proposed = Box::new(Proposed { document, made_of, own, pools, said, reply, last });
         tokio::spawn(async move {
             let gone = || FleetError::Unreachable("this balancer ends".into());
             let result = match asks.send(ask).await {
@@ -614,8 +617,12 @@ impl<P: Plane> Engine<P> {
         });
     }
 
-    /// The document that makes the shared configuration this one, and the revision that it goes on from.
-    fn proposal(&mut self, wanted: &Wanted) -> Result<(Document, i64), EngineError> {
+    /// The document that makes the shared configuration this one, the revision that it goes on from, and the services
+    /// whose backends it changes.
+    fn proposal(
+        &mut self,
+        wanted: &Wanted,
+    ) -> Result<(Document, i64, BTreeSet<String>), EngineError> {
         let Some(fleet) = &self.fleet else {
             return Err(EngineError::Invalid("this balancer is of no fleet".into()));
         };
@@ -647,7 +654,8 @@ impl<P: Plane> Engine<P> {
             self.plan(&config, how).map(drop)
         });
         self.with_keys(former);
-        looked.map(|()| (document, expected))
+        let pools = self.pools_changed_by(&config);
+        looked.map(|()| (document, expected, pools))
     }
 
     fn with_keys(&mut self, keys: BTreeMap<String, Keys>) -> BTreeMap<String, Keys> {
@@ -719,7 +727,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
-        let Proposed { document, made_of, own, said, reply, last } = proposed;
+        let Proposed { document, made_of, own, pools, said, reply, last } = proposed;
         if let Some(fleet) = &mut self.fleet {
             fleet.proposing = false;
         }
@@ -737,7 +745,7 @@ impl<P: Plane> Engine<P> {
                     }
                     followed => followed,
                 };
-                let beside = self.away() + &self.in_step_words();
+                let beside = self.away() + &self.in_step_words(&pools);
                 followed.map(|followed| {
                     format!("{}; change {change} of the fleet{beside}", said.unwrap_or(followed))
                 })

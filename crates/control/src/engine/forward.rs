@@ -1,5 +1,7 @@
 //! How packets reach backends: next hops, tunnels, and other addresses.
 
+mod apart;
+
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table};

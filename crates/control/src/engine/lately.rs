@@ -1,6 +1,9 @@
 //! Packets that say that something is wrong: when that begins, and until when it is to be said. First packets that are
 //! dropped because more flows have begun during a change of a pool than are remembered meanwhile; packets without the
-//! cookie that their backend was told; and services whose answers are to pass here, and do not.
+//! cookie that their backend was told; services whose answers are to pass here, and do not; and frames that are lost on
+//! their way out.
+
+mod lost;
 
 use super::Engine;
 use super::service::ServiceRuntime;
@@ -35,6 +38,8 @@ pub(super) struct Lately {
     again: u32,
     /// The service that was looked at last.
     last: Option<ServiceId>,
+    /// Frames that are lost on their way out.
+    lost: lost::Losses,
 }
 
 /// Packets that are counted.
@@ -103,6 +108,7 @@ impl<P: Plane> Engine<P> {
         self.look_at_pending_full();
         self.look_at_bare();
         self.look_for_answers();
+        self.look_at_lost();
     }
 
     fn look_at_pending_full(&mut self) {

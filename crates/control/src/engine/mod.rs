@@ -64,7 +64,7 @@ mod update;
 mod upkeep;
 mod young;
 
-pub use agents::{AgentStatus, Newcomer, Order, Said};
+pub use agents::{AgentStatus, Newcomer, Order, Over, Said};
 pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use caps::NewFlowStatus;

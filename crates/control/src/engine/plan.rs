@@ -168,6 +168,7 @@ impl<P: Plane> Engine<P> {
     fn plan_looked_at(&self, config: &Config, from: &Source) -> Result<PlanReport, EngineError> {
         self.keeps_identity(config, from)?;
         self.lists_fit(config)?;
+        self.leaves_found(config)?;
         self.reaches(config)?;
         // As they are, they are not looked at by a reload either.
         if self.config.balancer.interfaces != config.balancer.interfaces {

@@ -129,6 +129,7 @@ impl<P: Plane> Engine<P> {
             }
         };
         let services = config.services.len();
+        let held = self.speaker_held(&config);
         self.config = config.clone();
         // The file has this text by now.
         self.looked_at.replace(None);
@@ -136,7 +137,7 @@ impl<P: Plane> Engine<P> {
         // The listener reads them anew now, and tries again as long as it cannot.
         let tls = config.api.tls.as_ref().and_then(|tls| look_at_papers(tls).err());
         let tls = tls.map(|why| format!("no API by TLS, and it is tried again: {why}"));
-        let notes = followed.notes.iter().chain(&self.oversize).chain(&tls);
+        let notes = followed.notes.iter().chain(&self.oversize).chain(&tls).chain(&held);
         let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {
@@ -153,6 +154,7 @@ impl<P: Plane> Engine<P> {
     /// Refuses what contradicts what is in force. Nothing is touched.
     pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
         self.keeps_identity(config, &self.source())?;
+        self.leaves_found(config)?;
         self.changes(config, How { start: false, breaking })?;
         self.lists_fit(config)?;
         self.reaches(config)

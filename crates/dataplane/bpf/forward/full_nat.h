@@ -97,6 +97,34 @@ static __always_inline struct fragment *fragments_of(const struct packet *p)
 	return bpf_map_lookup_elem(&fragments, &key);
 }
 
+/* Whether a client can have sent the packet. What no single host has sent, as is_host_ipv4 and is_host_ipv6 say it
+ * of headers, is answered to nobody; what the backend itself has sent, from the port that it is to come to, would be
+ * answered by the backend to itself without end. From another port its host is a client like others. Global, so that
+ * find_source keeps nothing of it on its stack. */
+__noinline int has_client(const struct being_translated *now)
+{
+	if (!now)
+		return 0;
+	const struct packet *p = &now->packet;
+	const __u64 *backend = now->ends.target.address;
+
+	if (p->src[0] == p->dst[0] && p->src[1] == p->dst[1])
+		return 0; /* rule: full.own_address */
+	if (is_mapped(p->dst)) {
+		__u8 first = p->src[1] >> 32;
+
+		if (first == 0 || first == 127 || first >= 224)
+			return 0; /* rule: full.no_host4 */
+	} else if (p->src[0] == 0 || (__u8)p->src[0] == 0xff) {
+		return 0; /* rule: full.no_host6 */
+	}
+	__u16 port = now->ends.target.port ? now->ends.target.port : p->ports >> 16;
+
+	if (p->src[0] == backend[0] && p->src[1] == backend[1] && (__u16)p->ports == port)
+		return 0; /* rule: full.itself */
+	return 1; /* rule: full.client */
+}
+
 /* The source that a packet to this backend gets: its address, and its port if it has ports; `reason`: what
  * read_flow has said of it. Global, so that the verifier goes through it once. */
 __noinline int find_source(struct being_translated *now, __u32 id, __u32 reason)
@@ -113,6 +141,9 @@ __noinline int find_source(struct being_translated *now, __u32 id, __u32 reason)
 			return REASON_NO_MAPPING; /* rule: full.lost_fragment */
 		origin = first->origin - 1; /* rule: full.later_fragment */
 	} else if (reason == REASON_OK) {
+		/* Of an error the client is the one that it is for. */
+		if (!p->quoted && !has_client(now))
+			return REASON_NO_CLIENT; /* rule: full.no_client */
 		now->flow.src[0] = p->src[0];
 		now->flow.src[1] = p->src[1];
 		now->flow.dst[0] = p->dst[0];

@@ -6,7 +6,7 @@ use crate::{BACKENDS, World, nat, options};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
@@ -88,7 +88,26 @@ fn is_client(address: &[u8; 16]) -> bool {
     }
 }
 
-/// An answer, or an error about a packet of a client, to an address of the balancer's.
+/// A packet to a service from the end that a connection of its has at a backend, from another port of that host, or
+/// from nobody.
+fn from_a_backend(rng: &mut ChaCha8Rng, to: &FlowKey, backend: (IpAddr, u16)) -> Vec<u8> {
+    let nobodies: &[&str] = match backend.0 {
+        IpAddr::V4(_) => &["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"],
+        IpAddr::V6(_) => &["::", "::1", "ff02::1"],
+    };
+    let nobody: IpAddr = nobodies.choose(rng).unwrap().parse().unwrap();
+    let (address, port) = match rng.random_range(0..4) {
+        0 => (nobody, 1000),
+        1 => (backend.0, backend.1 ^ 1),
+        _ => backend,
+    };
+    let from = SocketAddr::new(address, port);
+    let payload = rng.random_range(0..64);
+    Frame::new(FlowKey::new(from, to.dst_socket(), to.protocol)).payload(payload).build()
+}
+
+/// An answer, or an error about a packet of a client, to an address of the balancer's; or a packet to a service that
+/// no client has sent.
 pub fn frame(world: &mut World) -> Option<Vec<u8>> {
     let places = mapping_places(MAPPINGS) as usize;
     let place = world.rng.random_range(0..places);
@@ -101,6 +120,9 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
     let backend = world.plane.oracle.backends.get(&found.backend)?;
     let listens = backend.translation?.port.unwrap_or(found.flow.dst_port);
     let rng = &mut world.rng;
+    if rng.random_bool(0.03) {
+        return Some(from_a_backend(rng, &found.flow, (backend.address, listens)));
+    }
     let port = match rng.random_range(0..20) {
         0 => rng.random_range(900..40_000),
         1 => found.port ^ 1,

@@ -180,6 +180,15 @@ pub struct Target {
     pub ports: Ports,
 }
 
+/// Whether a client can have sent a packet of this flow to a backend at an address, with a port or that of the
+/// service. What no single host has sent is answered to nobody; what the backend itself has sent, from the port that
+/// it is to come to, would be answered by the backend to itself without end. From another port its host is a client
+/// like others. The twin of `has_client` in `bpf/forward/full_nat.h`.
+pub fn has_client(flow: &FlowKey, address: IpAddr, port: Option<u16>) -> bool {
+    let backend = (map_address(address), port.unwrap_or(flow.dst_port));
+    flow.is_from_host() && (flow.src, flow.src_port) != backend
+}
+
 /// A source that a flow may have, and where its mapping stands then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
@@ -327,6 +336,7 @@ impl Mappings {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::net::SocketAddr;
 
     fn flow(number: u32) -> FlowKey {
         let client =
@@ -470,6 +480,29 @@ mod tests {
             Some((origin, port)),
             "another backend has another end"
         );
+    }
+
+    #[test]
+    fn a_backend_is_no_client_of_itself() {
+        let flow = |client: &str, service: &str| {
+            let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
+            FlowKey::new(end(client), end(service), Protocol::Udp)
+        };
+        for (client, service, backend, port, good) in [
+            ("10.6.0.1:8080", "10.9.0.1:53", "10.6.0.1", Some(8080), false),
+            ("10.6.0.1:8081", "10.9.0.1:53", "10.6.0.1", Some(8080), true),
+            ("10.6.0.2:8080", "10.9.0.1:53", "10.6.0.1", Some(8080), true),
+            ("10.6.0.1:53", "10.9.0.1:53", "10.6.0.1", None, false),
+            ("10.6.0.1:8080", "10.9.0.1:53", "10.6.0.1", None, true),
+            ("224.0.0.1:53", "10.9.0.1:53", "10.6.0.1", None, false),
+            ("[fd06::1]:8080", "[fd09::1]:53", "fd06::1", Some(8080), false),
+            ("[fd06::1]:53", "[fd09::1]:53", "fd06::1", Some(8080), true),
+            ("[ff02::1]:53", "[fd09::1]:53", "fd06::1", Some(8080), false),
+        ] {
+            let address: IpAddr = backend.parse().expect("an address");
+            let found = has_client(&flow(client, service), address, port);
+            assert_eq!(found, good, "{client} to {backend} {port:?}");
+        }
     }
 
     /// Which port the next connection gets cannot be told from the last ones.

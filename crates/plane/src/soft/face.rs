@@ -708,6 +708,10 @@ impl Plane for Soft {
         Ok(self.by_interface.clone())
     }
 
+    fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, SoftError> {
+        Ok(self.lost.clone())
+    }
+
     fn seen_flows(&self, before: bool) -> Result<SeenFlows, SoftError> {
         self.ask(Operation::ReadSeen)?;
         let now = self.memory.seen_generation;

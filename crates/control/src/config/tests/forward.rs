@@ -163,3 +163,88 @@ fn no_tunnel_begins_at_an_address_of_a_service() {
         }
     }
 }
+
+/// Backends do not answer to what is no address of this host alone.
+#[test]
+fn sources_of_full_nat_are_addresses_that_backends_can_answer_to() {
+    for (source, words) in [
+        ("127.0.0.1", "127.0.0.1 is a loopback address"),
+        ("::1", "::1 is a loopback address"),
+        ("0.0.0.0", "\"0.0.0.0\" is not the address of one host"),
+        ("::", "\"::\" is not the address of one host"),
+        ("0.1.2.3", "0.1.2.3 is of 0.0.0.0/8"),
+        ("224.0.0.1", "\"224.0.0.1\" is not the address of one host"),
+        ("255.255.255.255", "\"255.255.255.255\" is not the address of one host"),
+        ("169.254.1.2", "169.254.1.2 is a link-local address"),
+        ("fe80::1", "fe80::1 is a link-local address"),
+    ] {
+        let sources = format!("interfaces = [\"eth0\"]\nnat_sources = [\"{source}\"]");
+        let text = service("port = 80").replacen("interfaces = [\"eth0\"]", &sources, 1);
+        expect_one(source, &text, 3, &["balancer: nat_sources: ", words, "addresses of this host"]);
+    }
+    for (source, words) in [
+        ("tunnel_source = \"127.0.0.1\"", "127.0.0.1 is a loopback address"),
+        ("tunnel_source = \"127.1.0.0/16\"", "127.1.0.0/16 is a loopback address"),
+        ("tunnel_source6 = \"::1\"", "is not the IPv6 address of one host"),
+    ] {
+        let sources = format!("interfaces = [\"eth0\"]\n{source}");
+        let text = service("port = 80").replacen("interfaces = [\"eth0\"]", &sources, 1);
+        expect_one(source, &text, 3, &[words]);
+    }
+}
+
+/// Whatever the way to forward: a balancer with a backend's address would take that off the network, and a backend with
+/// a service's would be the balancer itself.
+#[test]
+fn backends_have_other_addresses_than_the_balancer() {
+    let text = |forward: &str, vip: &str, address: &str| {
+        format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\nnat_sources = [\"10.0.0.2\"]\n[[service]]\nname = \"web\"\n\
+             vip = \"10.0.0.1\"\nport = 80\nforward = \"{forward}\"\n[[service.backend]]\nname = \"b1\"\n\
+             address = \"{address}\"\n[[service]]\nname = \"other\"\nvip = {vip}\nport = 81\n\
+             [[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.1\"\n"
+        )
+    };
+    for forward in ["l2", "ipip", "gre", "gue", "fou", "nat", "fullnat"] {
+        for (vip, address, words) in [
+            ("\"10.0.0.3\"", "10.0.0.2", "10.0.0.2 is one of balancer.nat_sources"),
+            ("\"10.0.0.3\"", "10.0.0.3", "10.0.0.3 is the vip of service \"other\""),
+            (
+                "[\"2001:db8::3\", \"10.0.3.0/24\"]",
+                "10.0.3.7",
+                "10.0.3.7 is one of the vip 10.0.3.0/24 of service \"other\"",
+            ),
+        ] {
+            let words = [
+                "service \"web\": backend \"b1\": address: ",
+                words,
+                "give the backend's own address",
+            ];
+            expect_one(forward, &text(forward, vip, address), 11, &words);
+        }
+        let fine = Config::parse(&text(forward, "\"10.0.3.0/24\"", "10.0.4.7"), "weir.toml");
+        assert!(fine.is_ok(), "{forward}: {fine:?}");
+    }
+    // One address of two services is told once, as the service's own.
+    let both = text("l2", "\"10.0.0.1\"", "10.0.0.1");
+    expect_one("both", &both, 11, &["10.0.0.1 is the vip of the service itself"]);
+}
+
+#[test]
+fn services_have_addresses_that_clients_can_reach() {
+    for (vip, words) in [
+        ("127.0.0.5", "127.0.0.5 is a loopback address"),
+        ("127.0.0.0/8", "127.0.0.0/8 is a loopback address"),
+        ("::1", "::1 is a loopback address"),
+        ("0.0.0.0", "0.0.0.0 is not the address of one host"),
+        ("0.0.0.7", "0.0.0.7 is of 0.0.0.0/8"),
+        ("::", ":: is not the address of one host"),
+        ("224.0.0.1", "224.0.0.1 is not the address of one host"),
+        ("ff02::1", "ff02::1 is not the address of one host"),
+        ("255.255.255.255", "255.255.255.255 is not the address of one host"),
+        ("255.255.255.0/24", "255.255.255.0/24 is not the address of one host"),
+    ] {
+        let text = service("port = 80").replacen("\"10.0.0.1\"", &format!("\"{vip}\""), 1);
+        expect_one(vip, &text, 6, &["service \"web\": vip: ", words, "give one such as 10.0.0.1"]);
+    }
+}

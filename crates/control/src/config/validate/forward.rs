@@ -13,7 +13,7 @@ use super::super::forward::{Answers, Forward, Mss, TunnelSource};
 use super::super::{Protocol, Vip, written};
 use super::Balancer;
 use super::scope::Scope;
-use super::service::{self, claim, is_host, title};
+use super::service::{self, claim, no_backend, title};
 
 const WORDS: &[(&str, Forward)] = &[
     ("l2", Forward::L2),
@@ -255,8 +255,9 @@ pub(super) fn source(
         let wrong = format!("{text} has bits behind the prefix, which are the flow's");
         return refuse(wrong, &format!("write {meant}/{length}"));
     }
-    if spread == 0 && !is_host(address.into()) {
-        return refuse(format!("{text} is not the address of one host"), example);
+    let no_host = no_backend(address.into()).filter(|_| spread == 0 || address.is_loopback());
+    if let Some(why) = no_host {
+        return refuse(format!("{text} {why}"), example);
     }
     Some(TunnelSource { address, spread })
 }
@@ -267,7 +268,8 @@ pub(super) fn source6(
     scope: &mut Scope<'_, '_>,
 ) -> Option<Ipv6Addr> {
     let raw = raw?;
-    let found = raw.get_ref().parse().ok().filter(|address| is_host(IpAddr::V6(*address)));
+    let found =
+        raw.get_ref().parse().ok().filter(|address| no_backend(IpAddr::V6(*address)).is_none());
     if found.is_none() {
         let wrong = format!("{:?} is not the IPv6 address of one host", raw.get_ref());
         scope.problem(raw.span(), "tunnel_source6", wrong, "give one such as 2001:db8::2");

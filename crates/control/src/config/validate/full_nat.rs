@@ -9,7 +9,7 @@ use super::super::error::Problems;
 use super::super::forward::{MOST_NAT_SOURCES, NatSources};
 use super::super::{Forward, Ports, written};
 use super::scope::Scope;
-use super::service::{claim, is_host, title};
+use super::service::{claim, is_host, no_backend, title};
 
 /// Fewer ports of an address are soon in use.
 const LEAST_PORTS: u32 = 16;
@@ -32,6 +32,10 @@ pub(super) fn sources(
             refuse(format!("{text:?} is not the address of one host"), example);
             continue;
         };
+        if let Some(why) = no_source(address) {
+            refuse(format!("{text} {why}"), example);
+            continue;
+        }
         let same = all.iter().filter(|other| other.is_ipv4() == address.is_ipv4()).count();
         if all.contains(&address) {
             refuse(format!("{text} is listed twice"), "remove one");
@@ -58,6 +62,18 @@ pub(super) fn sources(
         })
     });
     NatSources { addresses: all, ports, log: log.is_some_and(Spanned::into_inner) }
+}
+
+/// Why backends cannot answer to an address of this host's; none if they can.
+fn no_source(address: IpAddr) -> Option<&'static str> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if link_local {
+        return Some("is a link-local address, to which no router leads");
+    }
+    no_backend(address)
 }
 
 /// The sources of the backends that do not get all, by their names.

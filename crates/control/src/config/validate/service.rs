@@ -1,7 +1,7 @@
 //! Validation of one service with its check and its backends.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -326,6 +326,14 @@ pub(in super::super) fn no_backend(address: IpAddr) -> Option<&'static str> {
     }
 }
 
+/// Why an address or a prefix can be no service's; none if it can.
+fn no_vip(vip: &Vip) -> Option<&'static str> {
+    if !is_host(vip.address) || vip.contains(Ipv4Addr::BROADCAST.into()) {
+        return Some("is not the address of one host, or a prefix of such");
+    }
+    no_backend(vip.address)
+}
+
 fn address(
     raw: Option<&Spanned<String>>,
     field: &str,
@@ -377,10 +385,10 @@ fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec
     let (mut all, mut good): (Vec<Vip>, bool) = (Vec::new(), true);
     for (text, span) in texts {
         let vip = match text.parse::<Vip>() {
-            Ok(vip) if is_host(vip.address) => Ok(vip),
-            Ok(_) => {
-                Err((format!("{text} is not the address of one host, or a prefix of such"), None))
-            }
+            Ok(vip) => match no_vip(&vip) {
+                None => Ok(vip),
+                Some(why) => Err((format!("{text} {why}"), None)),
+            },
             Err(VipError::NoAddress) => Err((format!("{text:?} is not an IP address"), None)),
             Err(error @ VipError::Behind(meant)) => Err((format!("{text} {error}"), Some(meant))),
             Err(error) => Err((format!("{text} {error}"), None)),

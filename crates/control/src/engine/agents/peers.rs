@@ -1,7 +1,7 @@
 //! The balancers of a fleet, as agents are told of them: one that is told of one of them finds all (docs/agent.md).
 
 use super::super::Engine;
-use super::Order;
+use super::{Order, Over};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use weir_fleet::Report;
@@ -115,7 +115,7 @@ impl<P: Plane> Engine<P> {
             one.newcomer.orders.try_send(Order::Balancers(list.clone())).is_err()
         });
         for session in deaf.map(|(session, _)| *session).collect::<Vec<u64>>() {
-            self.agents.lose(session);
+            self.agents.lose(session, Over::Deaf);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! their hosts ready (docs/agent.md), and how the servers there make QUIC ids (docs/quic.md).
 
 use super::super::Engine;
-use super::Order;
+use super::{Order, Over};
 use crate::config::{Forward, Key, Protocol, QuicConfig, Service};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -141,7 +141,7 @@ impl<P: Plane> Engine<P> {
             }
         }
         for session in deaf {
-            self.agents.lose(session);
+            self.agents.lose(session, Over::Deaf);
         }
     }
 }

@@ -6,16 +6,26 @@ use crate::config::PlaneKind;
 use crate::engine::Engine;
 use crate::engine::service::{PoolMember, ServiceRuntime};
 use crate::neigh::{self, NeighError};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use weir_plane::forward::NextHop;
 use weir_plane::{Hop, Plane};
 use weir_steering::Note;
-use weir_wire::Reason;
+use weir_wire::{FlowKey, Reason, unmap_address};
 
 impl Explanation {
     /// Its packets go nowhere, for this reason.
     pub(crate) fn is_dropped(&mut self, reason: Reason) {
         self.dropped = Some(reason.name().into());
+    }
+
+    /// No client can have sent its packets to its backend, so that full NAT gives them no source.
+    pub(crate) fn has_no_client(&mut self, flow: &FlowKey) {
+        let source = SocketAddr::from((unmap_address(&flow.src), flow.src_port));
+        self.from = Some(format!("{source} gets none: no client has it"));
+        // What is dropped before that goes by another reason.
+        if self.dropped.is_none() {
+            self.is_dropped(Reason::NoClient);
+        }
     }
 
     /// What the decision asked and told. What is dropped behind it was marked all the same, and whoever reads that takes

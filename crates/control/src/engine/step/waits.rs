@@ -4,7 +4,8 @@
 use super::super::Engine;
 use super::super::service::{PoolMember, ServiceRuntime};
 use super::StepStatus;
-use std::collections::HashMap;
+use crate::config::Config;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use weir_fleet::{Share, Stage};
 use weir_plane::Plane;
@@ -97,11 +98,27 @@ impl<P: Plane> Engine<P> {
         waits.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What the answer to a change says of pools that follow it later.
-    pub(in crate::engine) fn in_step_words(&self) -> String {
-        match &self.pools_that_wait()[..] {
+    /// The services whose backends are others by a configuration than by the one in force.
+    pub(in crate::engine) fn pools_changed_by(&self, config: &Config) -> BTreeSet<String> {
+        let changed = config.services.iter().filter(|wanted| {
+            let now = self.services.get(&wanted.name);
+            now.is_none_or(|now| now.configured.backends != wanted.backends)
+        });
+        changed.map(|wanted| wanted.name.clone()).collect()
+    }
+
+    /// What the answer to a change says of pools that follow it later. `changed`: the services that it is about; others
+    /// may still wait for a change before it.
+    pub(in crate::engine) fn in_step_words(&self, changed: &BTreeSet<String>) -> String {
+        let mut pools = self.pools_that_wait();
+        pools.retain(|name| changed.contains(name));
+        match &pools[..] {
             [] => String::new(),
-            pools => format!("; the pool of {} changes in step with the others", pools.join(", ")),
+            [pool] => format!("; the pool of {pool} changes in step with the others"),
+            [pools @ .., last] => {
+                let pools = pools.join(", ");
+                format!("; the pools of {pools} and {last} change in step with the others")
+            }
         }
     }
 

@@ -26,7 +26,7 @@ struct Agent {
     next: u64,
     resumed: bool,
     orders: mpsc::Receiver<Order>,
-    ended: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<Over>,
 }
 
 /// A service of this method that asks agents.
@@ -530,12 +530,7 @@ fn a_second_agent_of_a_backend_ends_the_first(method: &str) {
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..100);
     let mut second = world.call(20, 1, 50);
-    assert!(
-        agents[0]
-            .ended
-            .try_recv()
-            .is_err_and(|error| error == oneshot::error::TryRecvError::Closed)
-    );
+    assert_eq!(agents[0].ended.try_recv(), Ok(Over::Another));
     assert!(world.says(&agents[0], Said::DumpEnd).is_err());
     // Until it has listed all, what the first one said counts.
     assert_eq!(world.states(), 100);
@@ -545,6 +540,9 @@ fn a_second_agent_of_a_backend_ends_the_first(method: &str) {
     assert_eq!(world.states(), 100);
     world.drain("a", "b3").unwrap();
     world.check();
+    // Who ends says of nobody that another agent has come.
+    drop(world);
+    assert_eq!(second.ended.try_recv(), Err(oneshot::error::TryRecvError::Closed));
 }
 
 fn agents_hear_of_backends_that_come(method: &str) {
@@ -845,12 +843,7 @@ fn a_question_is_answered_by_all_that_were_there(method: &str) {
     }
     let last = world.engine.collect_from_agents();
     assert!(world.engine.has_collected(last), "{:?}", world.engine.missing_collect(last));
-    assert!(
-        agents[0]
-            .ended
-            .try_recv()
-            .is_err_and(|error| { error == oneshot::error::TryRecvError::Closed })
-    );
+    assert_eq!(agents[0].ended.try_recv(), Ok(Over::Deaf));
 }
 
 /// An agent that does not come back keeps no change for ever.

@@ -325,6 +325,53 @@ fn what_cannot_be_a_backend_is_left_out_and_told() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
+/// An address of the balancer's is nobody's, in whatever way it comes: by a command, by an answer, or to who was found.
+#[test]
+fn who_is_found_or_added_has_no_address_of_the_balancer() {
+    let web = entry("web");
+    let mut world = World::over_with(SoftMemory::new(10_000, 64, 64), (2, ""), |config| {
+        config.balancer.nat.addresses = vec![address(7)];
+        config.services[0].discover = vec![web.clone()];
+    });
+    let added = |at: IpAddr| Backend { address: at, ..backend(0, 4) };
+    for (at, why) in [
+        (address(7), "10.7.0.7 is one of balancer.nat_sources"),
+        (Ipv4Addr::new(10, 0, 0, 2).into(), "10.0.0.2 is the vip of service b"),
+    ] {
+        let refused =
+            world.ask(|reply| Command::Add("a".into(), Box::new(added(at)), reply)).unwrap_err();
+        assert!(refused.to_string().contains(why), "{refused}");
+        let one = Record { address: at, ..record(0) };
+        world.answers(&web, Ok(vec![record(1), one]));
+        assert_eq!(Vec::from_iter(world.found().into_keys()), ["web-10.7.0.1"]);
+        let said = world.warnings().join("\n");
+        assert!(said.contains("not in the pool") && said.contains(why), "{said}");
+    }
+    world.finds(&web, [1]);
+    // A file may not take the address of who was found.
+    let before = world.engine.config.clone();
+    let mut by_vip = before.clone();
+    by_vip.services[1].vip = address(1);
+    let mut by_source = before.clone();
+    by_source.balancer.nat.addresses.push(address(1));
+    for (wanted, why) in [
+        (by_vip, "vip: 10.7.0.1 is the vip of service b, and the address of backend web-10.7.0.1"),
+        (by_source.clone(), "nat_sources: 10.7.0.1 is one of balancer.nat_sources"),
+    ] {
+        let planned = world.engine.plan_to(&wanted, &Source::File("weir.toml".into()));
+        let planned = planned.unwrap_err().to_string();
+        assert!(planned.contains(why), "{planned}");
+        let refused = world.engine.reload_as(wanted, false).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert!(!world.found()["web-10.7.0.1"], "nothing has changed");
+    // At a start nobody is asked before: the next answer sees to it.
+    world.follow(&by_source).expect("nothing is refused");
+    world.finds(&web, [1, 2]);
+    assert!(world.found()["web-10.7.0.1"], "it leaves");
+    assert!(!world.found()["web-10.7.0.2"]);
+}
+
 #[test]
 fn a_service_may_have_no_other_backends() {
     for method in MethodId::published() {

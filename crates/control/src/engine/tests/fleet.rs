@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::fleet::digest_of;
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
-use weir_fleet::{Ask, Cache, Document, Report, Sign, text};
+use weir_fleet::{Ask, Cache, Document, Report, Share, Sign, text};
 use weir_steering::cheetah::servers;
 
 /// What is a balancer's own.
@@ -491,4 +491,77 @@ fn what_a_start_replaces_is_kept_where_it_is_lost() {
         let edited = std::fs::read_to_string(directory.path().join("weir.toml.edited"));
         assert_eq!(edited.ok(), kept.then_some(before), "{joined} {stood:?}");
     }
+}
+
+/// An answer names the pools that change in step by this very change: none of a method that knows no steps, and none
+/// that waits for an earlier one.
+#[test]
+fn an_answer_names_the_pools_of_this_change() {
+    let of = |directory: &TempDir| {
+        format!(
+            "{}\n[agents]\nlisten = \"127.0.0.1:4479\"\ncertificate = \"/none.pem\"\nkey = \"/none.key\"\n\
+             ca = \"/none-ca.pem\"\nlearn = \"60s\"\n",
+            own(directory)
+        )
+    };
+    let mut text = shared(&[1, 2]);
+    for (name, vip) in [("c", "10.0.0.3"), ("d", "10.0.0.4")] {
+        text += &format!(
+            "[[service]]\nname = \"{name}\"\nvip = \"{vip}\"\nport = 80\nmethod = \"residue\"\nrows = 1024\n\
+             states = \"agents\"\ncheck = {{ enabled = false }}\n"
+        );
+        for n in [1, 2] {
+            text += &format!(
+                "[[service.backend]]\nname = \"b{n}\"\naddress = \"10.9.1.{n}\"\nweight = 1\n"
+            );
+        }
+    }
+    let begin = |document: Option<Document>| {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let own = of(&directory);
+        std::fs::write(directory.path().join("weir.toml"), &own).expect("a file");
+        let config = Config::parse(&text::join(&own, &text), "weir.toml").expect("it can be used");
+        let joined = document.is_some();
+        let fleet = Some(Begun { own, ..begun(&directory, document, joined) });
+        let plane = Soft::new(SoftMemory::new(100_000, 1 << 14, 64));
+        let engine = over(plane, Found { fleet, ..Found::default() }, &config).expect("it starts");
+        let keys = engine.keys_for(&config).expect("there is room");
+        (World { engine, live: HashMap::new(), directory }, keys)
+    };
+    let (_, keys) = begin(None);
+    let document = Document::new(1, text.clone(), keys);
+    let (mut world, _) = begin(Some(document.clone()));
+    let mut store = Taking::of(&mut world);
+    store.hears(&mut world, &document, 1);
+    // What all have agreed on: c has been given another weight since.
+    for (name, first) in [("c", 7), ("d", 1)] {
+        let share = |(n, weight): (u8, u32)| Share {
+            name: format!("b{n}"),
+            weight,
+            drains: false,
+            down: false,
+        };
+        let shares = [(1, first), (2, 1)].map(share).to_vec();
+        world.engine.services.get_mut(name).expect("it is there").agreed = Some(shares);
+    }
+    let drain = |reply| Command::Drain("a".into(), "b1".into(), true, reply);
+    let (said, _) = store.ask(&mut world, drain);
+    assert_eq!(said.expect("it is done"), "backend b1 of a drains; change 2 of the fleet");
+    assert_eq!(world.engine.pools_that_wait(), ["c"]);
+
+    let weight = |reply| Command::Weight("d".into(), "b1".into(), 3, reply);
+    let (said, put) = store.ask(&mut world, weight);
+    let said = said.expect("it is done");
+    let words = "change 3 of the fleet; the pool of d changes in step with the others";
+    assert!(said.ends_with(words), "{said}");
+
+    let (put, _) = put.expect("it is written");
+    let second = "address = \"10.9.1.2\"\nweight = 1";
+    assert_eq!(put.text.matches(second).count(), 2, "{}", put.text);
+    let heavier = put.text.replace(second, "address = \"10.9.1.2\"\nweight = 4");
+    let whole = text::join(&of(&world.directory), &heavier);
+    let (said, _) = store.ask(&mut world, apply(whole));
+    let said = said.expect("it is done");
+    let words = "change 4 of the fleet; the pools of c and d change in step with the others";
+    assert!(said.ends_with(words), "{said}");
 }

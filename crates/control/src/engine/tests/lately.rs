@@ -77,3 +77,35 @@ fn answers_that_do_not_pass_are_missed() {
     more(&mut world, 10);
     assert_eq!(about(&world, WORDS), Vec::<String>::new(), "one has passed");
 }
+
+/// Frames that were forwarded and are lost on their way out: where they are many, and until they are not.
+#[test]
+fn frames_that_are_lost_are_told_of_while_they_are_many() {
+    const WORDS: &str = "frames were lost within 20 s";
+    // No interface has that number.
+    const NUMBER: u32 = 2_000_000_000;
+    let mut world = World::with(1, "method = \"concury\"");
+    let id = world.engine.services["a"].member("b1").expect("there").id;
+    let more = |world: &mut World, forwarded: u64, lost: u64| {
+        let plane = &mut world.engine.plane;
+        plane.counters.lanes.entry(id).or_default().packets += forwarded;
+        *plane.lost.get_or_insert_default().entry(NUMBER).or_default() += lost;
+        world.engine.ahead += 60;
+        world.upkeep_later();
+    };
+    more(&mut world, 5_000, 5_000);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "those were before");
+    more(&mut world, 400_000, 2_000);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "some of many");
+    more(&mut world, 3_000, 3_000);
+    let said = about(&world, WORDS);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].starts_with("3000 frames")
+            && said[0].contains(&format!("by number {NUMBER}, where 3000 were forwarded in all"))
+            && said[0].contains("`weir doctor`"),
+        "{said:?}"
+    );
+    more(&mut world, 3_000, 0);
+    assert_eq!(about(&world, WORDS), Vec::<String>::new(), "they get through");
+}

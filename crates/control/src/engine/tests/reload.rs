@@ -3,11 +3,12 @@
 
 use super::methods::Cookied;
 use super::*;
-use crate::config::{Affinity, Service, Source};
+use crate::config::{Affinity, Announce, Service, Source};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
+use weir_announce::{Attributes, SpeakerConfig};
 use weir_steering::{Phase, ServiceState, StateKey, TrackedFlow};
 
 /// What a service's file may say between whose lines its connections go on.
@@ -799,4 +800,50 @@ fn limits_that_stay_are_told_by_plans() {
     assert_eq!(plan(&world, &other).limits_stay, None);
     world.engine.reload_as(small.clone(), false).expect("they fit");
     assert!(!plan(&world, &small).changes);
+}
+
+/// A speaker that has announced routes and does not answer keeps the one that takes its place from being told; the
+/// answer says so, and so does the status.
+#[test]
+fn a_speaker_that_cannot_be_asked_to_withdraw_is_told_of() {
+    const WORDS: &str = "may still announce routes of this balancer";
+    let mut world = World::with(1, "method = \"concury\"");
+    let by = |world: &World, speaker: SpeakerConfig| {
+        let (learn_delay, withdraw_at_stop) = (Duration::ZERO, false);
+        let mut wanted = world.engine.config.clone();
+        wanted.announce = Some(Announce { speaker, learn_delay, withdraw_at_stop });
+        wanted
+    };
+    let bird = |socket: &str| SpeakerConfig::Bird {
+        socket: socket.into(),
+        file: "/none/bird.conf".into(),
+        attributes: Attributes::default(),
+    };
+    let (_keeper, _wants, reports) = world.engine.announce().expect("nothing is in the way");
+    let first = by(&world, bird("/none/bird.ctl"));
+    let said = world.engine.reload_as(first, false).expect("it can be followed");
+    assert!(!said.contains(WORDS), "{said}");
+    let about = |world: &World| {
+        let found = world.warnings().into_iter().filter(|said| said.contains("BIRD is not there"));
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(about(&world), Vec::<String>::new());
+    reports.send_modify(|report| report.error = Some("BIRD is not there".into()));
+    assert_eq!(about(&world).len(), 1, "{:?}", world.warnings());
+
+    // One that has announced nothing has nothing to withdraw.
+    let second = by(&world, bird("/none/other.ctl"));
+    let said = world.engine.reload_as(second.clone(), false).expect("it can be followed");
+    assert!(!said.contains(WORDS), "{said}");
+    let file = world.directory.path().join("announced.json");
+    std::fs::write(&file, "[\"10.0.0.1/32\"]").expect("a file");
+    let said = world.engine.reload_as(second, false).expect("nothing has changed");
+    assert!(!said.contains(WORDS), "{said}");
+    let (api, attributes) = ("127.0.0.1:1".into(), Attributes::default());
+    let gobgp = by(&world, SpeakerConfig::Gobgp { api, attributes });
+    let said = world.engine.reload_as(gobgp, false).expect("it can be followed");
+    let words =
+        [WORDS, "BIRD at /none/other.ctl", "BIRD is not there", "127.0.0.1:1 is told of no"];
+    assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    assert!(said.contains(&format!("remove {}", file.display())), "{said}");
 }

@@ -91,7 +91,7 @@ struct Session {
     next: u64,
     orders: mpsc::Receiver<Order>,
     words: VecDeque<Word>,
-    _ended: oneshot::Receiver<()>,
+    _ended: oneshot::Receiver<Over>,
 }
 
 struct Member {

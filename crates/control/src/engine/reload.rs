@@ -605,6 +605,10 @@ impl<P: Plane> Engine<P> {
             self.retire(name);
         }
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
+        // What has begun under salts that are given up is known before, and forgotten with the rest.
+        if plan.services.iter().any(|planned| !planned.salts.1.is_empty()) {
+            failures.extend(self.drain_reports().err());
+        }
         let mut runtimes = Vec::new();
         // The ways to all backends may be others, or those to the backends of some services.
         let ways = |config: &Config| {

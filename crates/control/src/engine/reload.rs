@@ -835,8 +835,20 @@ impl<P: Plane> Engine<P> {
         let down_since = (!up).then(std::time::Instant::now);
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
-        let (spoken, rising, detail) = (None, None, detail.into());
-        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail, found: None }
+        let (proven, detail) = (up, detail.into());
+        let (spoken, rising, found) = (None, None, None);
+        PoolMember {
+            id,
+            incarnation,
+            wanted,
+            up,
+            proven,
+            down_since,
+            spoken,
+            rising,
+            detail,
+            found,
+        }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.

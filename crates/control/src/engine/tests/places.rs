@@ -224,8 +224,8 @@ const AROUND: [(&[&str], &[&str]); 6] = [
     (&["10.8.0.0/16"], &["10.8.200.1"]),
 ];
 
-/// Whatever host of a prefix an address is, its connections stay when the prefix around it is listened on, also those of
-/// two; and when it is they alone again.
+/// Whatever host of a prefix an address is, its connections stay when the prefix around it is listened on, and when it
+/// is that address alone again; those of two addresses, too.
 #[test]
 fn addresses_that_grow_to_the_prefix_around_them_keep_their_connections() {
     for method in ["concury", "tracked", "residue"] {

@@ -1,6 +1,7 @@
 //! What `weir status` shows.
 
 use crate::text::{Text, table};
+use crate::words::state_of;
 use crate::{sources, weight};
 use comfy_table::CellAlignment;
 use std::net::SocketAddr;
@@ -188,7 +189,7 @@ fn service(text: &mut Text, service: &ServiceStatus) {
                 Some(port) => SocketAddr::from((backend.address, port)).to_string(),
                 None => backend.address.to_string(),
             },
-            backend.state.clone(),
+            state_of(backend),
             weight(backend),
             backend.states.map_or("-".into(), |n| n.to_string()),
             backend.flows.to_string(),

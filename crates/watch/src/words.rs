@@ -17,6 +17,19 @@ pub fn weight(backend: &BackendStatus) -> String {
     }
 }
 
+/// What has become of a backend: one that is down may be drained, or in maintenance, beside that. It is one word for
+/// whoever takes columns apart.
+pub fn state_of(backend: &BackendStatus) -> String {
+    let state = &backend.state;
+    let away = backend.maintenance.as_ref().is_some_and(|windows| windows.until.is_some());
+    let beside = match &**state {
+        "down" if away => ",maintenance",
+        "down" if backend.drain || backend.leaving => ",draining",
+        _ => "",
+    };
+    format!("{state}{beside}")
+}
+
 /// A packet, and what became of it, in a line.
 pub fn sentence(packet: &TracedPacket) -> String {
     let TracedPacket { length, fate, out, .. } = packet;
@@ -105,5 +118,28 @@ fn kind(frame: &str) -> String {
         Some("0806") => "ARP".into(),
         Some(other) => format!("EtherType 0x{other}"),
         None => "a frame without an EtherType".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A backend that is down says whether somebody has drained it, too.
+    #[test]
+    fn what_is_down_may_be_drained_as_well() {
+        let shown = |state: &str, drain: bool, until: Option<&str>| {
+            let backend = json!({ "name": "b1", "number": 1, "address": "10.0.0.11", "weight": 1, "state": state,
+                "drain": drain, "check": { "up": state != "down", "detail": "" }, "states": 21, "packets": 0,
+                "bytes": 0, "flows": 0, "maintenance": { "until": until, "next": null, "windows": [] } });
+            state_of(&serde_json::from_value(backend).unwrap())
+        };
+        assert_eq!(shown("down", false, None), "down");
+        assert_eq!(shown("down", true, None), "down,draining");
+        let until = Some("2026-12-02T02:00:00Z");
+        assert_eq!(shown("down", true, until), "down,maintenance");
+        assert_eq!(shown("draining", true, None), "draining");
+        assert_eq!(shown("maintenance", true, until), "maintenance");
     }
 }

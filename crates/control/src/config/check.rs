@@ -87,8 +87,8 @@ pub enum Via {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AllDown {
-    /// All of them take new connections, as if they were up: it is likelier that the checks are
-    /// wrong, and if they are right nothing is lost.
+    /// All of them that have been up take new connections, as if they were, or all if none has been: it is likelier
+    /// that the checks are wrong, and if they are right nothing is lost.
     #[default]
     Keep,
     /// Their packets are dropped, until a backend is up.

@@ -375,6 +375,7 @@ impl<P: Plane> Engine<P> {
         let changes = member.up != transition.up;
         if changes {
             member.up = transition.up;
+            member.proven |= transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
             let check = service.configured.check_of(&member.wanted);
             member.rising = Rising::begin(check.filter(|_| transition.up), transition.at);

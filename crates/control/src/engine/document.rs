@@ -233,6 +233,7 @@ impl PoolMember {
             backup: self.wanted.backup,
             nat_sources: self.wanted.nat_sources.clone(),
             up: self.up,
+            unproven: !self.proven,
             found: self.found.clone(),
         }
     }
@@ -250,11 +251,12 @@ impl ServiceRuntime {
     /// Whether a restart would find it as it is.
     pub fn is_saved_as(&self, saved: &SavedService) -> bool {
         let same = |(member, saved): (&PoolMember, &SavedBackend)| {
-            let PoolMember { id, wanted, up, .. } = member;
+            let PoolMember { id, wanted, up, proven, .. } = member;
             (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
                 && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
                 && wanted.nat_sources == saved.nat_sources
+                && *proven != saved.unproven
                 && member.found == saved.found
         };
         (self.number, self.seed, self.generation)
@@ -323,6 +325,9 @@ pub struct SavedBackend {
     pub nat_sources: Vec<IpAddr>,
     /// Whether its health check had it up.
     pub up: bool,
+    /// Whether its health check has never had it up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unproven: bool,
     /// It was looked up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
@@ -335,7 +340,7 @@ impl SavedService {
     /// backend's connections for another one's.
     fn leads_where(&self, other: &Self) -> bool {
         let alike = |(one, two): (&SavedBackend, &SavedBackend)| {
-            *one == SavedBackend { up: one.up, ..two.clone() }
+            *one == SavedBackend { up: one.up, unproven: one.unproven, ..two.clone() }
         };
         let as_here = Self {
             generation: self.generation,

@@ -17,6 +17,9 @@ use weir_wire::{map_address, unmap_address};
 /// Addresses that a service had before of which it is known what told them apart.
 const MOST_KEPT: usize = 4096;
 
+/// Addresses that have all but so many of their bits in common have salts with which a prefix around them can go on.
+const NEAR: u8 = 8;
+
 /// For each wanted service the number of the one that it is, of those that there are; none twice.
 pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>> {
     let mut holders: HashMap<Listen, usize> = HashMap::new();
@@ -99,9 +102,10 @@ pub struct Salt {
 }
 
 impl Salt {
-    /// All that destination ports are XORed with there. Salts are multiples of how many they are.
+    /// All that destination ports are XORed with there: a block of as many, of which the first address has any.
     fn range(&self) -> RangeInclusive<u16> {
-        self.salt..=self.salt | (self.step() - 1) as u16
+        let others = (self.step() - 1) as u16;
+        (self.salt & !others)..=(self.salt | others)
     }
 
     /// What an address of it has.
@@ -132,7 +136,8 @@ impl Salt {
             let part = old.divides() && old.vip.bits < self.vip.bits;
             old.vip == self.vip || part && old.vip.contains(self.vip.address)
         };
-        let mut old = left.iter().position(within).and_then(|at| left.remove(at))?;
+        // The last one is the one that packets went by last.
+        let mut old = left.iter().rposition(within).and_then(|at| left.remove(at))?;
         while old.vip.bits < self.vip.bits {
             let bits = old.vip.bits + 1;
             let halves = halves(&old.vip)
@@ -152,10 +157,8 @@ impl Salt {
         let salt = |old: &Salt| {
             let zero = Salt { vip: self.vip, salt: 0 };
             let salt = old.salt ^ zero.at(old.vip.address);
-            let whole = usize::from(salt).is_multiple_of(self.step());
             let one = Salt { vip: self.vip, salt };
-            (self.divides() && self.vip.bits < old.vip.bits && whole && one.agrees(old))
-                .then_some(salt)
+            (self.divides() && self.vip.bits < old.vip.bits && one.agrees(old)).then_some(salt)
         };
         let found = left.iter().rev().find_map(salt)?;
         let one = Salt { vip: self.vip, salt: found };
@@ -169,6 +172,31 @@ impl Salt {
         taken.add(&one);
         *left = others.into();
         Some(found)
+    }
+
+    /// What agrees with one that is near, so that a prefix around both has room for what both have, if nobody else
+    /// has any of it.
+    fn beside(&self, others: &[Salt], taken: &mut Taken) -> Option<u16> {
+        let whole: u8 = if self.is_ipv4() { 32 } else { 128 };
+        let bits = whole - NEAR;
+        let around = Salt { vip: Vip { address: self.vip.address, bits }, salt: 0 };
+        let near = |other: &&Salt| {
+            self.vip.bits.min(other.vip.bits) >= bits && around.vip.contains(other.vip.address)
+        };
+        let own = around.at(self.vip.address);
+        let mut salts =
+            others.iter().filter(near).map(|one| one.salt ^ around.at(one.vip.address) ^ own);
+        salts.find(|salt| taken.is_vacant(&Salt { vip: self.vip, salt: *salt }))
+    }
+
+    /// Takes out what was given up and had some of its addresses under other salts: packets for these come under its
+    /// own now, so that nothing ends what is known of their connections.
+    fn ended(&self, left: &mut VecDeque<Salt>, taken: &mut Taken) -> Vec<Salt> {
+        let (ended, others): (Vec<Salt>, Vec<Salt>) =
+            left.iter().partition(|old| self.vip.meets(&old.vip) && !self.agrees(old));
+        ended.iter().for_each(|old| taken.remove(old));
+        *left = others.into();
+        ended
     }
 
     fn step(&self) -> usize {
@@ -216,7 +244,8 @@ impl Salts {
     }
 
     /// These addresses have one each from now on. Returns what others had that are given to them, because
-    /// no more were left: their connections must be forgotten first.
+    /// no more were left, and what they had themselves and could not keep: those connections must be forgotten
+    /// first.
     pub fn follow(&mut self, addresses: &[Vip]) -> Vec<Salt> {
         let wanted: HashSet<&Vip> = addresses.iter().collect();
         let has: HashSet<&Vip> = self.0.iter().map(|one| &one.vip).collect();
@@ -241,10 +270,11 @@ impl Salts {
                 one.split_off(&mut left).or_else(|| one.grown(&mut left, &mut taken))
             {
                 one.salt = salt;
+                given.extend(one.ended(&mut left, &mut taken));
                 kept.push(one);
                 continue;
             }
-            let mut free = taken.free(&one);
+            let mut free = one.beside(&kept, &mut taken).or_else(|| taken.free(&one));
             while free.is_none() {
                 let oldest = left.iter().position(|old| old.is_ipv4() == one.is_ipv4());
                 let Some(oldest) = oldest.and_then(|at| left.remove(at)) else { break };
@@ -255,6 +285,7 @@ impl Salts {
             // Of more addresses than there are salts some share states.
             one.salt = free.unwrap_or(0);
             taken.add(&one);
+            given.extend(one.ended(&mut left, &mut taken));
             kept.push(one);
         }
         given.extend(left.drain(..left.len().saturating_sub(MOST_KEPT)));
@@ -273,14 +304,6 @@ impl Salts {
         let fragments = service.fragments_by_source && service.port.is_some();
         let places = service.places().into_iter();
         places.map(|at| Listen { salt: salt(&at), fragments, ..at }).collect()
-    }
-
-    /// Of an address or a prefix that another list of addresses does not have: the parts of it that this one
-    /// has, and where connections stay as they are. Nothing of it ends if it is one of them itself.
-    pub fn kept_of(&self, gone: &Vip, after: &Self, addresses: &[Vip]) -> Vec<Vip> {
-        let gone = Salt { vip: *gone, salt: self.get(gone) };
-        let now = addresses.iter().map(|vip| Salt { vip: *vip, salt: after.get(vip) });
-        now.filter(|one| one.agrees(&gone)).map(|one| one.vip).collect()
     }
 
     /// That of one of the addresses.
@@ -402,17 +425,19 @@ pub(super) mod tests {
         let first = follow(&mut salts, &["10.0.0.1", "2001:db8::1"]);
         assert_eq!(first, (vec![0, 0], none.clone()));
         let second = follow(&mut salts, &["10.0.0.7", "10.0.0.1", "10.0.0.2", "2001:db8::1"]);
-        assert_eq!(second, (vec![1, 0, 2, 0], none.clone()));
-        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.7"]), (vec![2, 1], none.clone()));
+        assert_eq!(second, (vec![6, 0, 3, 0], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.7"]), (vec![3, 6], none.clone()));
         // What was given up is not given to another one while there are others.
-        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.8"]), (vec![2, 3], none.clone()));
-        assert_eq!(follow(&mut salts, &["10.0.0.7", "10.0.0.1"]), (vec![1, 0], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.8"]), (vec![3, 9], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.0.0.7", "10.0.0.1"]), (vec![6, 0], none.clone()));
         // The addresses of a prefix have a salt each.
         let nets = ["10.0.0.1", "10.1.0.0/24", "10.0.0.2", "10.2.0.0/25"];
-        assert_eq!(follow(&mut Salts::default(), &nets), (vec![0, 256, 1, 128], none));
+        assert_eq!(follow(&mut Salts::default(), &nets), (vec![0, 256, 3, 128], none));
         let ranges = services(&[("a", r#"["10.0.0.1", "10.0.0.2"]"#, r#""8000-8999""#)]);
         let all = Salts::of(&ranges[0]).places(&ranges[0]);
-        assert!(all.len() > 4 && all.iter().all(|at| at.salt == u16::from(at.address[15] == 2)));
+        assert!(
+            all.len() > 4 && all.iter().all(|at| at.salt == 3 * u16::from(at.address[15] == 2))
+        );
     }
 
     /// Parts of a prefix keep what they had in it, and so does what grows, where there is room.
@@ -426,23 +451,46 @@ pub(super) mod tests {
             follow(&mut salts, &parts),
             (vec![0, 256 + 128, 256 + 9, 256 + 64], none.clone())
         );
-        let before = salts.clone();
         assert_eq!(follow(&mut salts, &["10.3.0.0/24"]), (vec![256], none.clone()));
-        let wide = &vips(&["10.3.0.0/24"]);
-        let covers = before.kept_of(&vips(&["10.3.0.9"])[0], &salts, wide);
-        assert_eq!(&covers, wide);
-        // The other way round some of it ends.
-        let part = vips(&["10.3.0.128/25"]);
-        let mut after = salts.clone();
-        after.follow(&part);
-        assert_eq!(salts.kept_of(&wide[0], &after, &part), part);
         // Beside it is room only for as much as there is.
         assert_eq!(
             follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/24"]),
             (vec![256, 512], none.clone())
         );
         assert_eq!(follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/23"]).0, [256, 512]);
-        assert_eq!(follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/22"]), (vec![256, 1024], none));
+        // What it had is forgotten, as its addresses come under others.
+        let given = vec!["10.4.0.0/23".to_owned()];
+        assert_eq!(follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/22"]), (vec![256, 1024], given));
+    }
+
+    /// Whatever place in it the addresses have that a prefix is put around, all keep what they had, and have it still
+    /// when it narrows again.
+    #[test]
+    fn a_prefix_around_addresses_has_what_they_had() {
+        let none = Vec::<String>::new();
+        let mut salts = Salts::default();
+        assert_eq!(follow(&mut salts, &["10.9.1.1"]), (vec![0], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.9.1.0/24"]), (vec![1], none.clone()));
+        let two = ["10.9.1.1", "10.9.1.2"];
+        assert_eq!(follow(&mut salts, &two), (vec![0, 3], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.9.1.0/24"]), (vec![1], none.clone()));
+        // From nothing, and in the other family.
+        let mut salts = Salts::default();
+        let six = ["2001:db8::9", "2001:db8::a", "2001:db8::40/122"];
+        assert_eq!(follow(&mut salts, &six), (vec![0, 3, 73], none.clone()));
+        assert_eq!(follow(&mut salts, &["2001:db8::/112"]), (vec![9], none));
+    }
+
+    /// Where there is no room the address is told apart otherwise from then on, and what went by the old salt is told;
+    /// it is not what the address has when the prefix narrows again.
+    #[test]
+    fn what_has_no_room_to_grow_ends() {
+        let none = Vec::<String>::new();
+        let mut salts = Salts::default();
+        assert_eq!(follow(&mut salts, &["10.0.0.1", "10.9.1.1"]), (vec![0, 1], none.clone()));
+        let wider = ["10.0.0.1", "10.9.1.0/24"];
+        assert_eq!(follow(&mut salts, &wider), (vec![0, 256], vec!["10.9.1.1".to_owned()]));
+        assert_eq!(follow(&mut salts, &["10.0.0.1", "10.9.1.1"]), (vec![0, 257], none));
     }
 
     /// Where no more are left the one that was given up the longest ago is next, and is told, so that what is

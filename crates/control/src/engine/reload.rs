@@ -607,6 +607,10 @@ impl<P: Plane> Engine<P> {
             self.retire(name);
         }
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
+        // What has begun under salts that are given up is known before, and forgotten with the rest.
+        if plan.services.iter().any(|planned| !planned.salts.1.is_empty()) {
+            failures.extend(self.drain_reports().err());
+        }
         let mut runtimes = Vec::new();
         // The ways to all backends may be others, or those to the backends of some services.
         let ways = |config: &Config| {
@@ -833,8 +837,20 @@ impl<P: Plane> Engine<P> {
         let down_since = (!up).then(std::time::Instant::now);
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
-        let (spoken, rising, detail) = (None, None, detail.into());
-        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail, found: None }
+        let (proven, detail) = (up, detail.into());
+        let (spoken, rising, found) = (None, None, None);
+        PoolMember {
+            id,
+            incarnation,
+            wanted,
+            up,
+            proven,
+            down_since,
+            spoken,
+            rising,
+            detail,
+            found,
+        }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.

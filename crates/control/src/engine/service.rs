@@ -43,6 +43,8 @@ pub(super) struct PoolMember {
     pub incarnation: u32,
     pub wanted: Backend,
     pub up: bool,
+    /// Whether it has been up before, as its check said or as was assumed at the start.
+    pub proven: bool,
     /// Since when the health check has it down.
     pub down_since: Option<Instant>,
     /// The weight that it says is its own.
@@ -53,6 +55,26 @@ pub(super) struct PoolMember {
     pub detail: Arc<str>,
     /// It was looked up, and is not the file's or a command's.
     pub found: Option<Found>,
+}
+
+/// Which backends count as up although their checks have them down.
+#[derive(Clone, Copy)]
+enum AsUp {
+    Nobody,
+    /// Those that have been up.
+    Proven,
+    /// All, as none has been up.
+    All,
+}
+
+impl AsUp {
+    fn has(self, member: &PoolMember) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Proven => member.proven,
+            Self::All => true,
+        }
+    }
 }
 
 /// States that a service has room for at first; most of a thousand services have few.
@@ -441,7 +463,7 @@ impl ServiceRuntime {
 
     /// The pool as this balancer sees it.
     pub fn own_members(&self) -> Vec<Member> {
-        let keep = self.all_down() == Some(AllDown::Keep);
+        let as_up = self.down_as_up();
         let follows = self.scheduler().0 == Scheduler::Awrr;
         let factor = |id| if follows { self.loads.factor(id) } else { 1 };
         self.pool
@@ -451,7 +473,10 @@ impl ServiceRuntime {
                 backend: member.id,
                 name: member.wanted.name.clone(),
                 weight: weight.saturating_mul(factor(member.id)),
-                role: match (member.up || keep, self.drains(member) || self.is_spare(member)) {
+                role: match (
+                    member.up || as_up.has(member),
+                    self.drains(member) || self.is_spare(member),
+                ) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
                     (true, false) => Role::Serving,
@@ -500,9 +525,20 @@ impl ServiceRuntime {
             && !self.counts_as_up(member)
     }
 
+    /// Who gets new connections although its check has it down.
+    fn down_as_up(&self) -> AsUp {
+        if self.all_down() != Some(AllDown::Keep) {
+            return AsUp::Nobody;
+        }
+        // A check that has never passed may say that there is nothing at the address.
+        let mut takers =
+            self.pool.iter().filter(|member| self.takes_new(member) && !self.is_spare(member));
+        if takers.any(|member| member.proven) { AsUp::Proven } else { AsUp::All }
+    }
+
     /// Whether a backend may get new connections as far as its check is concerned.
     pub fn takes_as_up(&self, member: &PoolMember) -> bool {
-        member.up || self.all_down() == Some(AllDown::Keep)
+        member.up || self.down_as_up().has(member)
     }
 
     /// Takes up a report of the data plane. What is stored here before the report counts as
@@ -598,6 +634,7 @@ impl ServiceRuntime {
             };
             let (changed, now) = (changed.iter().find(same), now.iter().find(same));
             let (Some(changed), Some(now)) = (changed, now) else { continue };
+            member.proven |= now.proven;
             if (now.up, now.spoken) != (changed.up, changed.spoken) {
                 self.dirty = true;
                 let PoolMember { up, down_since, spoken, rising, detail, .. } = now.clone();

@@ -708,10 +708,6 @@ impl Plane for Soft {
         Ok(self.by_interface.clone())
     }
 
-    fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, SoftError> {
-        Ok(self.lost.clone())
-    }
-
     fn seen_flows(&self, before: bool) -> Result<SeenFlows, SoftError> {
         self.ask(Operation::ReadSeen)?;
         let now = self.memory.seen_generation;
@@ -786,7 +782,7 @@ impl Plane for Soft {
     }
 
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, SoftError> {
-        self.ask(Operation::ReadLost).map(|()| None)
+        self.ask(Operation::ReadLost).map(|()| self.lost.clone())
     }
 
     fn forget_hop(&mut self, _: BackendId) -> Result<(), SoftError> {

@@ -1,6 +1,7 @@
-//! Connections that a change hands to another service. Whose a packet is, the places of all services say
-//! together: one that is added, or gets others, may take what another one has had, of which nothing else
-//! changes.
+//! Connections that a change loses while their service listens for them as before: it hands them to another
+//! service, or tells them apart otherwise. Whose a packet is, the places of all services say together: one that is
+//! added, or gets others, may take what another one has had, of which nothing else changes. And a prefix that an
+//! address has grown to may have no room for its salt.
 
 use super::words::in_words;
 use crate::config::{Affinity, Service, Vip};
@@ -23,14 +24,14 @@ struct Taken {
     by: String,
 }
 
-/// What a service loses to others while it listens there as before.
+/// What a service loses, to others or as it tells it apart otherwise, while it listens there as before.
 #[derive(Debug)]
 pub(in crate::engine) struct Loss {
     /// Why its connections break, beginning with the field.
     pub why: String,
     /// How many do, in words.
     pub how_many: String,
-    /// One of those that take it.
+    /// One of those that take it, or the service itself.
     pub by: String,
     /// Where.
     pub at: Vec<Listen>,
@@ -56,7 +57,8 @@ impl Broken {
 }
 
 impl<P: Plane> Engine<P> {
-    /// For each wanted service what others take of the running one that it is. `pairs`: that one.
+    /// For each wanted service what it loses of the running one that it is, of what it still listens on. `pairs`: that
+    /// one.
     pub(super) fn losses(
         &self,
         wanted: &[Service],
@@ -66,16 +68,19 @@ impl<P: Plane> Engine<P> {
         let before: Vec<Option<&Service>> =
             pairs.iter().map(|now| now.map(|now| &now.configured)).collect();
         let taken = overtaken(&there, &before, wanted);
-        pairs.iter().zip(taken).map(|(now, taken)| self.loss((*now)?, &taken)).collect()
+        let all = pairs.iter().zip(wanted).zip(taken);
+        all.map(|((now, wanted), taken)| self.loss((*now)?, wanted, &taken)).collect()
     }
 
-    fn loss(&self, now: &ServiceRuntime, taken: &[Taken]) -> Option<Loss> {
-        let by = taken.first()?.by.clone();
+    fn loss(&self, now: &ServiceRuntime, wanted: &Service, taken: &[Taken]) -> Option<Loss> {
+        let retold = retold(now, wanted);
         // What packets do not follow breaks nothing.
-        if self.plane.table_bytes(now.number) == 0 {
+        if taken.is_empty() && retold.is_empty() || self.plane.table_bytes(now.number) == 0 {
             return None;
         }
-        let at: Vec<Listen> = taken.iter().map(|one| one.at).collect();
+        let by = taken.first().map_or(&wanted.name, |one| &one.by).clone();
+        let at: Vec<Listen> =
+            taken.iter().map(|one| one.at).chain(retold.iter().copied()).collect();
         let broken = self.count_broken(now, &[], &at);
         let how_many: String = match broken {
             // Others of the fleet may know some, and all must come to one judgement.
@@ -88,7 +93,10 @@ impl<P: Plane> Engine<P> {
             }
             broken => in_words(broken.map(|broken| broken.most), "breaks", "break"),
         };
-        Some(Loss { why: in_words_of(taken), how_many, by, at })
+        let others = (!taken.is_empty()).then(|| in_words_of(taken));
+        let own = (!retold.is_empty()).then(|| retold_in_words(&retold, wanted));
+        let why: Vec<String> = others.into_iter().chain(own).collect();
+        Some(Loss { why: why.join("; "), how_many, by, at })
     }
 
     /// How many connections of a service break if backends leave, and what is to some of its places is another's
@@ -119,6 +127,38 @@ impl<P: Plane> Engine<P> {
             None
         }
     }
+}
+
+/// What a service has of addresses that it has in other prefixes from now on, under other salts: it knows nothing of
+/// their connections any more.
+fn retold(now: &ServiceRuntime, wanted: &Service) -> Vec<Listen> {
+    let (before, addresses) = (now.configured.addresses(), wanted.addresses());
+    // All addresses lead a client to one backend.
+    if before == addresses || now.in_force.affinity == Affinity::Client {
+        return Vec::new();
+    }
+    let stay: HashSet<&Vip> = addresses.iter().collect();
+    let mut salts = now.salts.clone();
+    salts.follow(&addresses);
+    let after = salts.places(wanted);
+    let mut retold = Vec::new();
+    for place in now.salts.places(&now.configured) {
+        let (address, bits) = place.vip();
+        if stay.contains(&Vip { address, bits }) {
+            continue;
+        }
+        for other in &after {
+            let Some(part) = common(&place, other) else { continue };
+            let alike = place.salt_of(&part.address) == other.salt_of(&part.address);
+            // Of more addresses than there are salts, several have one, and others in another prefix.
+            let divides = host_bits(&place).max(host_bits(other)) <= 16;
+            if !(alike && divides) {
+                retold.push(part.place());
+            }
+        }
+    }
+    retold.sort_unstable();
+    retold
 }
 
 /// A connection of a state may be to what is another's, or nobody's, from now on.
@@ -326,32 +366,52 @@ fn place_words(((address, bits), first, last): &Ports) -> String {
     }
 }
 
-/// Why connections break by it. Blocks of ports that follow each other are told as one.
+/// One place more. Blocks of ports that follow each other are told as one.
+fn add_to(all: &mut Vec<Ports>, at: &Listen) {
+    let (vip, first) = (at.vip(), at.port);
+    let last = first | ((1_u32 << open_bits(at)) - 1) as u16;
+    match all.last_mut() {
+        Some(before) if before.0 == vip && before.2.checked_add(1) == Some(first) => {
+            before.2 = last;
+        }
+        _ => all.push((vip, first, last)),
+    }
+}
+
+fn named(all: &[Ports]) -> String {
+    let mut named: Vec<String> = all.iter().take(MOST_NAMED).map(place_words).collect();
+    if all.len() > MOST_NAMED {
+        named.push(format!("{} more", all.len() - MOST_NAMED));
+    }
+    named.join(", ")
+}
+
+/// Why connections break that are told apart otherwise.
+fn retold_in_words(retold: &[Listen], wanted: &Service) -> String {
+    let mut all = Vec::new();
+    retold.iter().for_each(|at| add_to(&mut all, at));
+    format!(
+        "vip: connections to {} end, as their salts are not free in {}; put other addresses and prefixes beside \
+         what is there, which stays as it is then",
+        named(&all),
+        wanted.address_text()
+    )
+}
+
+/// Why connections break by what others take.
 fn in_words_of(taken: &[Taken]) -> String {
     let mut takers: Vec<(&str, Vec<Ports>)> = Vec::new();
     for Taken { at, by } in taken {
         if takers.last().is_none_or(|(last, _)| last != by) {
             takers.push((by.as_str(), Vec::new()));
         }
-        let Some((_, all)) = takers.last_mut() else { continue };
-        let (vip, first) = (at.vip(), at.port);
-        let last = first | ((1_u32 << open_bits(at)) - 1) as u16;
-        match all.last_mut() {
-            Some(before) if before.0 == vip && before.2.checked_add(1) == Some(first) => {
-                before.2 = last;
-            }
-            _ => all.push((vip, first, last)),
+        if let Some((_, all)) = takers.last_mut() {
+            add_to(all, at);
         }
     }
     let said: Vec<String> = takers
         .iter()
-        .map(|(by, all)| {
-            let mut named: Vec<String> = all.iter().take(MOST_NAMED).map(place_words).collect();
-            if all.len() > MOST_NAMED {
-                named.push(format!("{} more", all.len() - MOST_NAMED));
-            }
-            format!("connections to {} come to service {by}", named.join(", "))
-        })
+        .map(|(by, all)| format!("connections to {} come to service {by}", named(all)))
         .collect();
     let all = said.join(", ");
     let exactly = match takers.len() {

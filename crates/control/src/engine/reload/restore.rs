@@ -149,7 +149,8 @@ impl<P: Plane> Engine<P> {
             };
             let way = way_of(&runtime.configured, &member.wanted, &self.config.balancer.nat);
             self.install(&member, way, Some(member.id) != former)?;
-            runtime.pool.push(PoolMember { found, ..member });
+            let proven = up || !backend.unproven;
+            runtime.pool.push(PoolMember { found, proven, ..member });
         }
         self.restore_states(&mut runtime, records)?;
         if runtime.lost.is_some() {

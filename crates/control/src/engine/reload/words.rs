@@ -1,6 +1,6 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
-use crate::config::{Backend, Config, Service, Table};
+use crate::config::{Backend, Config, Service, Table, Vip};
 use crate::engine::Engine;
 use crate::engine::places::ports_of;
 use crate::engine::service::{PoolMember, ServiceRuntime};
@@ -102,7 +102,8 @@ impl<P: Plane> Engine<P> {
         Some(format!("service {}: {words}", wanted.name))
     }
 
-    /// The addresses and ports that a service gives up.
+    /// The addresses and ports that a service gives up. What it still listens on, and tells apart otherwise, is a
+    /// loss (`overtaken.rs`).
     pub(in crate::engine) fn given_up(
         &self,
         now: &ServiceRuntime,
@@ -110,12 +111,10 @@ impl<P: Plane> Engine<P> {
     ) -> Option<GivenUp> {
         let (before, after) = (&now.configured, wanted);
         let addresses = after.addresses();
-        let mut salts = now.salts.clone();
-        salts.follow(&addresses);
         let places = before.places();
         let (mut gone, mut at) = (Vec::new(), Some(Vec::new()));
         for vip in before.addresses().into_iter().filter(|vip| !addresses.contains(vip)) {
-            let kept = now.salts.kept_of(&vip, &salts, &addresses);
+            let kept: Vec<Vip> = addresses.iter().filter(|one| one.meets(&vip)).copied().collect();
             if kept.iter().any(|part| part.bits <= vip.bits) {
                 continue;
             }

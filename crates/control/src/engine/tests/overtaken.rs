@@ -149,6 +149,43 @@ fn connections_to_a_part_of_a_prefix_are_counted() {
     }
 }
 
+/// An address that its service listens on as before, in a prefix that has no room for its salt: its connections would
+/// end, so they are a reason to refuse it, and the plan says as many as the refusal.
+#[test]
+fn an_address_that_cannot_keep_its_salt_breaks_no_connection_unasked() {
+    for method in ["concury", "tracked", "residue"] {
+        let mut world = World::with(2, &format!("method = {method:?}"));
+        let mut wanted = world.engine.config.clone();
+        listen(&mut wanted.services[0], &["10.0.0.7", "10.8.1.1"], Some(80));
+        world.engine.reload_as(wanted, true).expect("it was asked for");
+        let mut wider = world.engine.config.clone();
+        listen(&mut wider.services[0], &["10.0.0.7", "10.8.1.0/24"], Some(80));
+        world.begin_at("10.0.0.7", 0..9);
+        assert!(!world.plan_to(&wider).refused, "nobody is connected there");
+        world.begin_at("10.8.1.1", 0..12);
+        let found = world.refused(&wider, "12 known connections break");
+        assert_eq!(found, (Some(21), Some(12)), "{method}");
+        let done = world.engine.reload_as(wider, true).expect("it was asked for");
+        assert!(done.contains("service a: vip: connections to 10.8.1.1 port 80 end"), "{done}");
+        assert!(done.contains("12 known connections break"), "{done}");
+        world.live.retain(|flow, _| *flow == flow_to("10.0.0.7", flow.src_port - 4000));
+        assert_eq!(world.live.len(), 9);
+        world.check();
+        // What ended is known no more. Entries of a connection table are left to their own time.
+        if method != "tracked" {
+            let known = world.engine.count_known(&world.engine.services["a"]);
+            assert_eq!(known, Some(9), "{method}");
+        }
+        // Narrowed again, it has what it has in the prefix.
+        world.begin_at("10.8.1.1", 20..26);
+        let mut back = world.engine.config.clone();
+        listen(&mut back.services[0], &["10.0.0.7", "10.8.1.1"], Some(80));
+        world.engine.reload_as(back, false).expect("nothing of it ends");
+        world.drain("a", "b2").expect("nothing is refused");
+        world.check();
+    }
+}
+
 /// An address that is given up is named by a plan, with what is known to end.
 #[test]
 fn a_plan_says_to_which_addresses_connections_end() {

@@ -214,6 +214,60 @@ fn a_prefix_that_narrows_and_grows_keeps_its_connections() {
     }
 }
 
+/// Addresses of a service, one list after the other, and hosts to which connections begin then.
+const AROUND: [(&[&str], &[&str]); 6] = [
+    (&["10.8.1.1"], &["10.8.1.1"]),
+    (&["10.8.1.0/24"], &["10.8.1.9", "10.8.1.2", "10.8.1.0"]),
+    (&["10.8.1.2", "10.8.1.1"], &["10.8.1.2"]),
+    (&["10.8.1.1", "10.8.1.2", "10.8.1.7"], &["10.8.1.7"]),
+    (&["10.8.1.0/28"], &["10.8.1.1", "10.8.1.9"]),
+    (&["10.8.0.0/16"], &["10.8.200.1"]),
+];
+
+/// Whatever host of a prefix an address is, its connections stay when the prefix around it is listened on, and when it
+/// is that address alone again; those of two addresses, too.
+#[test]
+fn addresses_that_grow_to_the_prefix_around_them_keep_their_connections() {
+    for method in ["concury", "tracked", "residue"] {
+        let mut world = World::with(1, &format!("method = \"{method}\""));
+        let plain = world.engine.config.clone();
+        let with = |vips: &[&str]| {
+            let mut config = plain.clone();
+            let vips = vips.iter().map(|vip| vip.parse().expect("it is one"));
+            config.services[0].vips = vips.collect();
+            config.services[0].vip = config.services[0].vips[0].address;
+            config
+        };
+        let mut live = Live::new();
+        for (step, (vips, hosts)) in (0_u16..).zip(AROUND) {
+            let wanted = with(vips);
+            let followed = world.follow(&wanted).expect("nothing is refused");
+            let said = followed.notes.join(" ");
+            // What is given up is said, and else nothing ends.
+            assert_eq!(said.contains(" end"), step == 2, "{method}, {vips:?}: {said}");
+            live.retain(|flow, _| wanted.services[0].places().iter().any(|at| at.takes(flow)));
+            check(&mut world, &live, &format!("{method}, {vips:?}"));
+            let clients = || 10 * step..10 * step + 9;
+            for (host, client) in
+                hosts.iter().flat_map(|host| clients().map(move |client| (host, client)))
+            {
+                let flow = flow_to(host, client);
+                let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+                let Outcome::Forwarded(backend) = world.engine.plane.process(&frame) else {
+                    panic!("{flow} is not forwarded")
+                };
+                live.insert(flow, ("a".into(), backend));
+            }
+            world.engine.drain_reports().expect("nothing is refused");
+            world
+                .ask(|r| Command::Weight("a".into(), "b1".into(), step + 2, r))
+                .expect("nothing is refused");
+            check(&mut world, &live, &format!("{method}, {vips:?}, another table"));
+        }
+        assert!(live.len() > 40, "{} are left", live.len());
+    }
+}
+
 /// An address that goes from one service to another is nobody's at no moment: whatever is refused on the
 /// way, its packets are one's or the other's.
 #[test]

@@ -352,3 +352,41 @@ fn connections_that_cannot_move_stay() {
     assert_eq!(world.warnings(), Vec::<String>::new());
     world.stays();
 }
+
+/// One that was added while all others are down waits for its check, over a restart, too: there may be nothing at its
+/// address. Who has been up once is kept like the others, and so is who has never been where nobody else could be.
+#[test]
+fn who_has_never_been_up_is_not_kept_where_others_have() {
+    let mut world = checked(|_| ());
+    for name in ["b1", "b2", "b3"] {
+        world.health("a", name, false);
+    }
+    let add = |world: &mut World, n: u8| {
+        let added = Box::new(backend(0, n));
+        world.ask(|reply| Command::Add("a".into(), added, reply)).expect("it is new");
+        world.engine.services["a"].member(&format!("b{n}")).expect("there").id
+    };
+    let new = add(&mut world, 4);
+    world.upkeep();
+    let went: HashSet<BackendId> = world.start(0, 0..300).into_iter().collect();
+    assert!(went.len() == 3 && !went.contains(&new), "{went:?}");
+    let unproven = |world: &mut World| -> Vec<String> {
+        world.engine.save().expect("it can be kept");
+        let saved = &world.engine.document.services["a"].backends;
+        saved.iter().filter(|one| one.unproven).map(|one| one.name.clone()).collect()
+    };
+    assert_eq!(unproven(&mut world), ["b4"]);
+    for up in [true, false] {
+        world.health("a", "b4", up);
+        world.upkeep();
+    }
+    assert!(unproven(&mut world).is_empty());
+    let went: HashSet<BackendId> = world.start(0, 300..700).into_iter().collect();
+    assert!(went.len() == 4 && went.contains(&new), "{went:?}");
+    let last = add(&mut world, 5);
+    for name in ["b1", "b2", "b3", "b4"] {
+        world.drain("a", name).expect("nothing is refused");
+    }
+    world.upkeep();
+    assert!(world.start(0, 700..750).iter().all(|went| *went == last));
+}

@@ -469,7 +469,7 @@ impl Session {
         &self,
         heard: &mut Streaming<FromAgent>,
         orders: mpsc::Sender<Order>,
-        end: oneshot::Sender<()>,
+        end: oneshot::Sender<Over>,
     ) -> Result<(), Status> {
         let late = |_| Status::deadline_exceeded("it does not say hello");
         let first = timeout(PATIENCE, heard.message()).await.map_err(late)??;

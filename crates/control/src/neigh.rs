@@ -358,6 +358,9 @@ pub fn way_out(interface: &Interface, all: &[Interface]) -> Result<WayOut, Strin
     };
     let lower = interface.link.and_then(|link| all.iter().find(|one| one.index == link));
     let lower = lower.ok_or_else(|| format!("{} (a VLAN of nothing here)", interface.name))?;
+    if matches!(lower.kind, Some(Kind::Vlan { .. })) {
+        return Err(format!("{} (a VLAN in a VLAN)", interface.name));
+    }
     by_name(lower)?;
     let protocol: u16 = if plain { 0x8100 } else { 0x88a8 };
     let [a, b] = protocol.to_be_bytes();
@@ -396,7 +399,7 @@ fn takes_frames(interface: &Interface) -> Result<(), String> {
         Some(Kind::Other(kind)) if matches!(kind.as_str(), "veth" | "tun" | "tap") => Ok(()),
         Some(Kind::Other(kind)) => Err(format!("{} ({kind})", interface.name)),
         Some(Kind::Bridge) => Err(format!("{} (a bridge)", interface.name)),
-        Some(Kind::Vlan { .. }) => Err(format!("{} (a VLAN in a VLAN)", interface.name)),
+        Some(Kind::Vlan { .. }) => Err(format!("{} (a VLAN)", interface.name)),
         Some(Kind::Bond { .. }) => Err(format!("{} (a bond)", interface.name)),
     }
 }

@@ -287,7 +287,10 @@ fn services_without_cookies_need_no_bpf_file_system() {
         method: "cheetah".into(),
         ..spec(&lab, "answers = \"backend\"\nforward = \"l2\"")
     };
+    // A balancer of a laboratory has started when a client reaches a backend.
+    let agents = start_all(&lab, "first");
     let balancer = common::start_spec(&lab, cookies);
+    agents.into_iter().for_each(|agent| drop(agent.stop()));
     let text = fs::read_to_string(balancer.config()).unwrap();
     let more = text.replace(
         "[[service]]\nname = \"web4\"",

@@ -119,6 +119,7 @@ impl<P: Plane> Engine<P> {
         // What is refused anyway is refused before memory is made for it.
         self.refuses(&config, breaking)?;
         self.grow(&config)?;
+        let held = self.speaker_held(&config);
         let followed = self.follow(&config, How { start: false, breaking });
         let followed = match followed {
             Ok(followed) => followed,
@@ -129,7 +130,6 @@ impl<P: Plane> Engine<P> {
             }
         };
         let services = config.services.len();
-        let held = self.speaker_held(&config);
         self.config = config.clone();
         // The file has this text by now.
         self.looked_at.replace(None);

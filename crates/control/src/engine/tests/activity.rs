@@ -442,7 +442,7 @@ fn datagrams_that_have_ended_expire_and_those_that_go_on_do_not() {
                 world.engine.turn_seen();
             }
             send(&mut world, 0..20);
-            if passed % (timeout - PERIOD) == 0 {
+            if passed.is_multiple_of(timeout - PERIOD) {
                 send(&mut world, 20..40);
             }
             if second && period % 3 == 0 {

@@ -200,10 +200,10 @@ fn after_its_time_a_backend_whose_record_is_gone_goes_with_its_connections() {
     world.finds(&web, [1, 2]);
     world.start(0, 0..200);
     world.finds(&web, [1]);
-    world.later(99);
+    world.later(40);
     assert_eq!(world.found().len(), 2);
     world.check();
-    world.later(1);
+    world.later(60);
     assert_eq!(world.found().len(), 1);
     let ids: Vec<_> = world.engine.services["a"].pool.iter().map(|member| member.id).collect();
     world.live.retain(|_, at| ids.contains(at));

@@ -533,35 +533,29 @@ fn an_answer_names_the_pools_of_this_change() {
     let (mut world, _) = begin(Some(document.clone()));
     let mut store = Taking::of(&mut world);
     store.hears(&mut world, &document, 1);
-    // What all have agreed on: c has been given another weight since.
-    for (name, first) in [("c", 7), ("d", 1)] {
+    // What all have agreed on: both have been given other weights since.
+    for name in ["c", "d"] {
         let share = |(n, weight): (u8, u32)| Share {
             name: format!("b{n}"),
             weight,
             drains: false,
             down: false,
         };
-        let shares = [(1, first), (2, 1)].map(share).to_vec();
+        let shares = [(1, 7), (2, 1)].map(share).to_vec();
         world.engine.services.get_mut(name).expect("it is there").agreed = Some(shares);
     }
-    let drain = |reply| Command::Drain("a".into(), "b1".into(), true, reply);
-    let (said, _) = store.ask(&mut world, drain);
-    assert_eq!(said.expect("it is done"), "backend b1 of a drains; change 2 of the fleet");
-    assert_eq!(world.engine.pools_that_wait(), ["c"]);
-
-    let weight = |reply| Command::Weight("d".into(), "b1".into(), 3, reply);
-    let (said, put) = store.ask(&mut world, weight);
-    let said = said.expect("it is done");
-    let words = "change 3 of the fleet; the pool of d changes in step with the others";
-    assert!(said.ends_with(words), "{said}");
-
-    let (put, _) = put.expect("it is written");
-    let second = "address = \"10.9.1.2\"\nweight = 1";
-    assert_eq!(put.text.matches(second).count(), 2, "{}", put.text);
-    let heavier = put.text.replace(second, "address = \"10.9.1.2\"\nweight = 4");
-    let whole = text::join(&of(&world.directory), &heavier);
-    let (said, _) = store.ask(&mut world, apply(whole));
-    let said = said.expect("it is done");
-    let words = "change 4 of the fleet; the pools of c and d change in step with the others";
-    assert!(said.ends_with(words), "{said}");
+    world.engine.fleet.as_mut().expect("it is of a fleet").stepping.made = 0;
+    assert_eq!(world.engine.pools_that_wait(), ["c", "d"]);
+    let said = |names: &[&str]| {
+        let changed = names.iter().map(ToString::to_string).collect();
+        world.engine.in_step_words(&changed)
+    };
+    assert_eq!(said(&["a"]), "");
+    assert_eq!(said(&["a", "d"]), "; the pool of d changes in step with the others");
+    assert_eq!(said(&["c", "d"]), "; the pools of c and d change in step with the others");
+    let mut config = world.engine.config.clone();
+    let heavier = config.services.iter_mut().find(|service| service.name == "d").expect("there");
+    heavier.backends[0].weight = 3;
+    let changed: Vec<String> = world.engine.pools_changed_by(&config).into_iter().collect();
+    assert_eq!(changed, ["d"]);
 }

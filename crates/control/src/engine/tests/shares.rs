@@ -357,6 +357,8 @@ fn connections_that_cannot_move_stay() {
 /// address. Who has been up once is kept like the others, and so is who has never been where nobody else could be.
 #[test]
 fn who_has_never_been_up_is_not_kept_where_others_have() {
+    let runtime = idle();
+    let _inside = runtime.enter();
     let mut world = checked(|_| ());
     for name in ["b1", "b2", "b3"] {
         world.health("a", name, false);

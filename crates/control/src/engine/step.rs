@@ -134,7 +134,7 @@ pub(super) struct Stepping {
     misses: Option<String>,
     /// The change of the configuration by which packets were led last in a step, and since when the pools of a later one
     /// wait.
-    made: u64,
+    pub(super) made: u64,
     pending: Option<Instant>,
     /// The question that agents had not answered when it was said last who had not, and whether that was the end.
     named: (u64, bool),

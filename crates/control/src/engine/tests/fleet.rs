@@ -531,7 +531,7 @@ fn an_answer_names_the_pools_of_this_change() {
     let (_, keys) = begin(None);
     let document = Document::new(1, text.clone(), keys);
     let (mut world, _) = begin(Some(document.clone()));
-    let mut store = Taking::of(&mut world);
+    let store = Taking::of(&mut world);
     store.hears(&mut world, &document, 1);
     // What all have agreed on: both have been given other weights since.
     for name in ["c", "d"] {

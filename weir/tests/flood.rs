@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use common::{WEB4, WEB6};
 use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec};
 
+/// What a change has room for, of the flows that begin meanwhile.
+const PENDING: u64 = 65_536;
 /// What limits.states_per_service is set to; as many half-open connections are remembered besides.
 const STATES: u64 = 50_000;
 /// Many times what is remembered.
@@ -203,7 +205,9 @@ fn a_flood_breaks_nothing_and_fills_nothing() {
         })
         .sum();
     println!("{flows} flows, {dropped} dropped by weir, {states} states, {forgotten} forgotten");
-    assert!(flows + dropped <= sent + 2000 && flows > forgotten);
+    // What a change notes as pending is known once more when its table is made, and may be forgotten twice.
+    let noted = made as u64 * PENDING;
+    assert!(flows + dropped <= sent + 2000 && flows + noted > forgotten);
     // New connections are served during and after it.
     common::reach_all(&lab, WEB4, 4);
 }

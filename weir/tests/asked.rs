@@ -117,6 +117,18 @@ fn start_all(lab: &Lab, log: &str) -> Vec<Agent> {
     lab.backends().iter().map(|backend| start(lab, backend, log, &[])).collect()
 }
 
+/// The same with one more service, at the first backend alone.
+fn with_more(text: &str, forward: &str) -> String {
+    let web = "[[service]]\nname = \"web4\"";
+    assert!(text.contains(web), "{text}");
+    let service = format!(
+        "[[service]]\nname = \"more\"\nvip = \"{MORE}\"\nport = 80\nforward = \"{forward}\"\n\
+         [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n\n{web}",
+        backend4(0)
+    );
+    text.replace(web, &service)
+}
+
 fn reload(balancer: &Balancer, text: &str) {
     fs::write(balancer.config(), text).unwrap();
     common::command(balancer, "reload");
@@ -164,15 +176,7 @@ fn one_command_makes_a_backend_ready_and_follows_the_balancer() {
     common::assert_unbroken(&mut held, "by gre alone", &balancer);
 
     // A service comes.
-    let more = gre.replace(
-        "[[service]]\nname = \"web4\"",
-        &format!(
-            "[[service]]\nname = \"more\"\nvip = \"{MORE}\"\nport = 80\nforward = \"gre\"\n\
-         [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n\n[[service]]\nname = \"web4\"",
-            backend4(0)
-        ),
-    );
-    assert_ne!(more, gre, "{gre}");
+    let more = with_more(&gre, "gre");
     reload(&balancer, &more);
     agents[0].says(&format!("{MORE} is on lo"));
     assert!(!agents[1].said().contains(MORE), "{}", agents[1].said());
@@ -292,15 +296,7 @@ fn services_without_cookies_need_no_bpf_file_system() {
     let balancer = common::start_spec(&lab, cookies);
     agents.into_iter().for_each(|agent| drop(agent.stop()));
     let text = fs::read_to_string(balancer.config()).unwrap();
-    let more = text.replace(
-        "[[service]]\nname = \"web4\"",
-        &format!(
-            "[[service]]\nname = \"more\"\nvip = \"{MORE}\"\nport = 80\nforward = \"l2\"\n\
-             [[service.backend]]\nname = \"b0\"\naddress = \"{}\"\n\n[[service]]\nname = \"web4\"",
-            backend4(0)
-        ),
-    );
-    assert_ne!(more, text);
+    let more = with_more(&text, "l2");
     reload(&balancer, &more);
 
     let mut agent = start_by(apart(backend), &lab, backend, "apart", &[]);

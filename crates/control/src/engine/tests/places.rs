@@ -167,6 +167,15 @@ fn connections_stay_where_their_addresses_do() {
     }
 }
 
+/// A configuration whose first service has these addresses.
+fn listening(plain: &Config, vips: &[&str]) -> Config {
+    let mut config = plain.clone();
+    let vips = vips.iter().map(|vip| vip.parse().expect("it is one"));
+    config.services[0].vips = vips.collect();
+    config.services[0].vip = config.services[0].vips[0].address;
+    config
+}
+
 /// Connections to what stays of a prefix stay, also while it grows again; to what does not, they end, and that
 /// is said.
 #[test]
@@ -174,13 +183,7 @@ fn a_prefix_that_narrows_and_grows_keeps_its_connections() {
     for method in ["concury", "tracked", "residue"] {
         let mut world = World::with(1, &format!("method = \"{method}\""));
         let plain = world.engine.config.clone();
-        let with = |vips: &[&str]| {
-            let mut config = plain.clone();
-            let vips = vips.iter().map(|vip| vip.parse().expect("it is one"));
-            config.services[0].vips = vips.collect();
-            config.services[0].vip = config.services[0].vips[0].address;
-            config
-        };
+        let with = |vips: &[&str]| listening(&plain, vips);
         world.follow(&with(&["10.0.0.1", "10.3.0.0/24"])).expect("nothing is refused");
         let mut live = Live::new();
         for (host, client) in ["10.3.0.0", "10.3.0.9", "10.3.0.130"]
@@ -231,13 +234,7 @@ fn addresses_that_grow_to_the_prefix_around_them_keep_their_connections() {
     for method in ["concury", "tracked", "residue"] {
         let mut world = World::with(1, &format!("method = \"{method}\""));
         let plain = world.engine.config.clone();
-        let with = |vips: &[&str]| {
-            let mut config = plain.clone();
-            let vips = vips.iter().map(|vip| vip.parse().expect("it is one"));
-            config.services[0].vips = vips.collect();
-            config.services[0].vip = config.services[0].vips[0].address;
-            config
-        };
+        let with = |vips: &[&str]| listening(&plain, vips);
         let mut live = Live::new();
         for (step, (vips, hosts)) in (0_u16..).zip(AROUND) {
             let wanted = with(vips);

@@ -284,7 +284,7 @@ def learnt():
                   sends(big(1350), to), tells(1400), change(seconds=1), told(big(1400), 4, "too_big_told", 1400 - outer))
         book.case(f"{name}_more_than_known", "path.learned", setup, "What the configuration says is less.", tells(1600),
                   change(seconds=1), sends(big(1500, more=0), to), told(big(1500), 4, "too_big_told", 1500 - outer))
-        least = 1280 if over6 else 552
+        least = 1280 if over6 else 584
         low = 1000 if over6 else 100
         book.case(f"{name}_least", f"path.ipv{family}", setup, f"Less than {least} is not believed.", tells(low),
                   change(seconds=1), sends(big(least, more=0), to), told(big(least), 4, "too_big_told", least - outer))

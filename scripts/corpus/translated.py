@@ -132,7 +132,8 @@ def to_backends():
                 book.case(f"{setup}_{name}_{said}", "l2.untag" if setup != "tagged" else "l2.tag", setup,
                           "The frame's tags come off.",
                           there(Packet(eth(), *tags, ip(family), tcp(), data(3)), to), needs=["tags"])
-            book.case(f"{setup}_{name}_padded", "nat.there", setup, "Padding stays behind the packet.",
+            whole = "nat.plain" if family == 4 and setup != "tagged" else "nat.there"
+            book.case(f"{setup}_{name}_padded", whole, setup, "Padding stays behind the packet.",
                       there(Packet(eth(), ip(family), tcp(), pad=bytes(6)), to), **needs)
         to = sets["port"][0 if family == 4 else 1]
         for left in (0, 1):
@@ -145,7 +146,7 @@ def to_backends():
         book.case(f"{name}_zero_sum", "nat.udp_summed", "port", "A checksum that would be 0 is 0xffff (RFC 768).",
                   there(zero_summed(family, to), to, new=True))
         small = sets["small"][0 if family == 4 else 1]
-        book.case(f"{name}_fits", "nat.there", "small", "It is just as large as the way takes.",
+        book.case(f"{name}_fits", "nat.plain" if family == 4 else "nat.there", "small", "It is just as large as the way takes.",
                   there(Packet(eth(), ip(family), tcp(), data(1400 - header)), small))
         book.case(f"{name}_too_big", "nat.too_big", "small", "It is a byte larger than the way takes.",
                   drops(Packet(eth(), ip(family), tcp(), data(1401 - header)), "untold"))
@@ -287,11 +288,33 @@ def to_clients():
                       back(answer(family, from_tcp(), data(3), tags=tags), vip, 80))
         book.case(f"{name}_padded", "back.sent", "port", "Padding stays behind the packet.",
                   back(answer(family, from_tcp(), pad=bytes(6)), vip, 80))
-        book.case(f"{name}_again", "back.fits", "port", "The way is kept for a while.",
+        book.case(f"{name}_again", pick("back.plain", "back.fits"), "port", "The way is kept for a while.",
                   *[back(answer(family, from_tcp(), data(size)), vip, 80) for size in range(3)])
+        for setup in ("port", "same", "own"):
+            both = (PORT, PORT, 80, 53) if setup != "same" else (80, 53, None, None)
+            mac = {"mac": eth(dst=OUR_MAC)} if setup == "own" else {}
+            for said, *more in (("whole",), ("with_options", {"options": b"\1" * 8}), ("of_the_last_hop", {ttl: 2})):
+                if family == 6 and said == "with_options":
+                    continue
+                head = more[0] if more else {}
+                book.case(f"{setup}_{name}_again_{said}", pick("back.fits" if said == "with_options" else "back.plain", "back.fits"),
+                          setup, "By a way that is known, an answer is the service's as well.",
+                          *[back(answer(family, body, data(size), **head, **mac), vip, port)
+                            for size, body, port in ((0, from_tcp(both[0], flags="SA"), both[2]), (9, from_tcp(both[0]), both[2]),
+                                                     (7, from_udp(both[1]), both[3]), (7, from_udp(both[1], sum=0), both[3]))])
         book.case(f"{name}_there_and_back", "back.sent", "port", "A connection, both ways.",
                   there(Packet(eth(), ip(family), tcp(flags="S")), pool(port=PORT)[family == 6], new=True),
                   back(answer(family, from_tcp(flags="SA")), vip, 80))
+        known = back(answer(family, from_tcp(), data(1)), vip, 80)
+        book.case(f"{name}_again_ttl_1", "back.ttl", "port", "Also where the way is known, the kernel tells the backend.",
+                  known, passes(answer(family, from_tcp(), **{ttl: 1}), "ttl_exceeded"))
+        book.case(f"{name}_again_other_port", "back.none", "port", "The backend's other ports are its own, also where the way is known.",
+                  known, passes(answer(family, from_tcp(PORT + 1)), "no_service"))
+        book.case(f"{name}_again_flooded", "back.other_host", "own", "A frame to another host, whose way is known.",
+                  known, passes(answer(family, from_tcp(), mac=eth(dst="02:00:00:00:00:77")), "no_service"))
+        for tags, said in TAGS:
+            book.case(f"{name}_again_{said}", "l2.untag", "port", "Where the way is known, tags come off as well.",
+                      known, back(answer(family, from_tcp(), data(3), tags=tags), vip, 80))
         for left in (0, 1):
             book.case(f"{name}_ttl_{left}", "back.ttl", "port", "Its TTL is used up: the kernel tells the backend.",
                       passes(answer(family, from_tcp(), **{ttl: left}), "ttl_exceeded"))
@@ -315,6 +338,9 @@ def to_clients():
         big = answer(family, from_tcp(), data(most - header + 1), dst=small)
         book.case(f"{name}_too_big", "back.too_big", "port", "The kernel tells the backend what fits.",
                   passes(big, "too_big"), needs=["next_hops"])
+        book.case(f"{name}_again_too_big", "back.too_big", "port", "So it does where the way is known.",
+                  back(answer(family, from_tcp(), data(most - header), dst=small), vip, 80), passes(big, "too_big"),
+                  needs=["next_hops"])
         for kind in ([(3, 4), (3, 1), (11, 0)] if family == 4 else [(2, 0), (1, 4), (3, 0)]):
             for body, said, port in ((Tcp(sport=5555, dport=PORT, flags="PA"), "tcp", 80),
                                      (Udp(sport=5555, dport=PORT), "udp", 53)):

@@ -204,9 +204,13 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (unlikely(control->unusual)) {
 			vip = find_unusual(ctx, p, &reason); /* rule: service.unusual */
 			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
+				int verdict = apart ? NOT_PLAIN : send_back_plain(ctx, p->ip_length);
+
+				if (verdict != NOT_PLAIN)
+					return verdict;
 				if (!apart)
 					return go_apart(ctx);
-				int verdict = find_answer(ctx, p);
+				verdict = find_answer(ctx, p);
 
 				if (p->fragmented)
 					note_answer(p, verdict != NO_ANSWER && verdict != XDP_DROP); /* rule: service.first_answer */

@@ -85,6 +85,8 @@ numbers! {
     WAYS_SHIFT: u32 = 52;
     /// SYNs may ask for segments of a certain size at most
     LANE_MSS: u32 = 4;
+    /// they leave without a tag in a tunnel over IPv4, or with the backend's address in them, and need nothing else
+    LANE_PLAIN: u32 = 32;
 
     /// addresses of the balancer's that sources are taken from, of all services
     ORIGINS: u32 = 256;
@@ -132,8 +134,8 @@ numbers! {
 
     /// what a router has said of a way's MTU holds so long: ten minutes (RFC 1191, RFC 8201)
     PATH_NANOSECONDS: u64 = 600_000_000_000;
-    /// the smallest MTU of a way over IPv4 that is believed
-    LEAST_PATH_IPV4: u32 = 552;
+    /// the smallest MTU of a way over IPv4 that is believed: 552 bytes in the largest tunnel
+    LEAST_PATH_IPV4: u32 = 584;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;

@@ -75,8 +75,9 @@ pub fn quoted(frame: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// The smallest MTU of a way over IPv4 that is believed: less is more likely to be forged.
-pub const LEAST_PATH_IPV4: u32 = 552;
+/// The smallest MTU of a way over IPv4 that is believed: 552 bytes, less than which no sender need make of its packets
+/// (Linux sends these without DF then), in the largest tunnel.
+pub const LEAST_PATH_IPV4: u32 = 584;
 /// Nobody need send smaller packets over IPv6 (RFC 8200 section 5).
 const LEAST_PATH_IPV6: u32 = 1280;
 /// IP in IP, UDP, IPv6 in IP, GRE: what tunnels send.

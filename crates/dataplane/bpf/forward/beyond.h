@@ -57,8 +57,17 @@ static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, const 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
 	/* Without an interface the frame goes back as it came. */
-	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
+	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex)) {
+		int verdict = NOT_PLAIN;
+
+		if (lane->beyond & LANE_PLAIN && eth->type == bpf_htons(ETH_P_IP))
+			verdict = lane->beyond & LANE_NAT ?
+					  forward_nat(ctx, lane, *(const volatile __u32 *)id, bytes, flows) :
+					  forward_tunnel(ctx, lane, *(const volatile __u32 *)id, bytes, flows);
+		if (verdict != NOT_PLAIN)
+			return verdict;
 		return forward_beyond(ctx, lane, *(const volatile __u32 *)id, bytes, flows); /* rule: beyond.entered */
+	}
 	count(lane, bytes, flows);
 	readdress(data, lane);
 	return send(ctx, lane); /* rule: l2.plain */

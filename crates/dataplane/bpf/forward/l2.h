@@ -12,6 +12,8 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define RESOLVE_JIFFIES 64
+/* No verdict: the frame is not one of those that nearly all are. */
+#define NOT_PLAIN (-1)
 
 /* The MTU of a tunnel's way, as far as routers on it have said that it is smaller. */
 static __always_inline __u32 path_mtu(const struct backend *backend, __u32 mtu)
@@ -76,6 +78,9 @@ static __always_inline int keep(struct xdp_md *ctx, struct lane *lane,
 		lane->mtu = path_mtu(backend, lane->mtu);
 	if (!backend->tunnel)
 		note_narrow(ctx, lane, ifindex);
+	else if (backend->tunnel == TUNNEL_NAT ? lane->beyond == LANE_NAT :
+						 lane->beyond == LANE_TUNNEL && !(backend->flags & BACKEND_IPV6))
+		lane->beyond |= LANE_PLAIN; /* rule: resolve.plain */
 	return REASON_OK;
 }
 

@@ -69,15 +69,38 @@ static __always_inline __u64 exchange_ipv6(struct ipv6 *ip, int source,
 }
 
 /* Both ports are read and written as one word: Linux 6.1 does not follow an address that varies. */
-static __always_inline __u64 exchange_port(__u32 *ports, int source, const struct translation *to)
+static __always_inline __u64 exchange_port(__u32 *ports, int source, __u32 to)
 {
 	__u32 word = *ports, shift = source ? 0 : 16;
-	__u16 before = word >> shift, port = to->port;
+	__u16 before = word >> shift, port = to;
 
-	if (!to->port)
+	if (!to)
 		return 0; /* rule: nat.same_port */
 	*ports = (word & ~(0xffffU << shift)) | (__u32)port << shift;
 	return changed(before, port); /* rule: nat.port */
+}
+
+/* Takes one from the TTL; what the sum changes by. */
+static __always_inline __u64 age_ipv4(struct ipv4 *ip)
+{
+	ip->ttl--;
+	/* The word of TTL and protocol is less by 0x0100; that is, plus its complement. */
+	return (__u16)~bpf_htons(0x0100); /* rule: nat.aged4 */
+}
+
+/* Port and checksum; change: of the addresses. */
+static __always_inline enum reason exchange_tcp(struct tcp *tcp, int source, __u32 port, __u64 change)
+{
+	change += exchange_port(&tcp->ports, source, port);
+	tcp->check = amended(tcp->check, change);
+	return REASON_OK; /* rule: nat.tcp */
+}
+
+static __always_inline enum reason exchange_udp(struct udp *udp, int source, __u32 port, __u64 change)
+{
+	change += exchange_port(&udp->ports, source, port);
+	udp->check = amended_udp(udp->check, change);
+	return REASON_OK; /* rule: nat.udp */
 }
 
 /* The packet that an ICMP error quotes, the other way round, and the error's checksum. outside: what the
@@ -132,7 +155,7 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 
 	if (l4 + QUOTED_BYTES > end)
 		return REASON_UNKNOWN_QUOTE; /* rule: nat.quote_short */
-	__u64 port = exchange_port(l4, source, to);
+	__u64 port = exchange_port(l4, source, to->port);
 
 	inside += port;
 	all += port;
@@ -214,9 +237,7 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 		if (!(how & NAT_KEEPS_TTL)) {
 			if (ip->ttl <= 1)
 				return REASON_TTL_EXCEEDED; /* rule: nat.ttl4 */
-			ip->ttl--;
-			/* The word of TTL and protocol is less by 0x0100; that is, plus its complement. */
-			aged = (__u16)~bpf_htons(0x0100); /* rule: nat.aged4 */
+			aged = age_ipv4(ip);
 		}
 		change = exchange_ipv4(ip, source, to); /* rule: nat.ipv4 */
 		ip->check = amended(ip->check, change + aged);
@@ -233,18 +254,14 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 
 		if ((void *)(tcp + 1) > end)
 			return REASON_TRUNCATED_TCP; /* rule: nat.truncated_tcp */
-		change += exchange_port(&tcp->ports, source, to);
-		tcp->check = amended(tcp->check, change);
-		return REASON_OK; /* rule: nat.tcp */
+		return exchange_tcp(tcp, source, to->port, change);
 	}
 	if (protocol == PROTOCOL_UDP) {
 		struct udp *udp = l4;
 
 		if ((void *)(udp + 1) > end)
 			return REASON_TRUNCATED_UDP; /* rule: nat.truncated_udp */
-		change += exchange_port(&udp->ports, source, to);
-		udp->check = amended_udp(udp->check, change);
-		return REASON_OK; /* rule: nat.udp */
+		return exchange_udp(udp, source, to->port, change);
 	}
 	return TRANSLATED_OUTSIDE | change; /* rule: nat.icmp */
 }
@@ -293,6 +310,38 @@ static __always_inline __u32 translate_to(struct xdp_md *ctx, struct lane *lane,
 	enum reason reason = translate_there(ctx, id);
 
 	return reason == REASON_OK ? retag(ctx, lane) : reason; /* rule: nat.there */
+}
+
+/* The same of the packets that nearly all are, TCP or UDP over IPv4 without options, not in fragments, without a tag,
+ * to a link without tags. The verdict, or NOT_PLAIN, and the packet is as it was. Global, as forward_tunnel is. */
+__noinline int forward_nat(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes, __u32 flows)
+{
+	const struct backend *backend = AT(backends, id, backend_count);
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = (void *)(long)ctx->data;
+	struct ipv4 *ip = (void *)(eth + 1);
+	struct udp *udp = (void *)(ip + 1);
+	struct tcp *tcp = (void *)(ip + 1);
+
+	/* 0 is no limit. Whoever is to be told of that, or of the TTL, is told by forward_beyond. */
+	if (!lane || (void *)(udp + 1) > end ||
+	    backend->tunnel != TUNNEL_NAT || bytes - 1 > lane->mtu - 1 || ip->version_ihl != 0x45 ||
+	    ip->fragment & bpf_htons(0x3fff) || ip->ttl <= 1)
+		return NOT_PLAIN;
+	int is_tcp = ip->protocol == PROTOCOL_TCP;
+
+	if (is_tcp ? (void *)(tcp + 1) > end : ip->protocol != PROTOCOL_UDP)
+		return NOT_PLAIN;
+	__u64 change = exchange(&ip->dst, *(__u32 *)(backend->address + 12));
+
+	ip->check = amended(ip->check, change + age_ipv4(ip));
+	if (is_tcp)
+		exchange_tcp(tcp, 0, backend->port, change);
+	else
+		exchange_udp(udp, 0, backend->port, change);
+	readdress(eth, lane);
+	count(lane, bytes, flows);
+	return send(ctx, lane); /* rule: nat.plain */
 }
 
 #endif

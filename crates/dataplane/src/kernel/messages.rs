@@ -19,6 +19,8 @@ const _: () = assert!(LEAST_PATH_IPV4 == icmp::LEAST_PATH_IPV4);
 
 /// The map of what became of first fragments.
 const FRAGMENTS: &str = "fragments";
+/// The map of the ways to clients.
+const WAYS: &str = "ways";
 
 /// The time by which the program notes what routers say.
 pub(crate) fn monotonic() -> u64 {
@@ -74,6 +76,23 @@ impl KernelPlane {
             path.since = path.since.wrapping_sub(by.as_nanos() as u64);
             let doing = || "make what routers said older".into();
             self.maps.paths.update(&key, path.bytes(), MapFlags::ANY).context(doing)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the ways to clients that processors keep, for tests.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    #[doc(hidden)]
+    pub fn forget_ways(&self) -> Result<(), Error> {
+        let map = self.shared.iter().find(|(name, _)| *name == WAYS);
+        let (_, map) = map.ok_or_else(|| super::load::missing("map", WAYS))?;
+        let doing = || "forget ways to clients".into();
+        let cpus = libbpf_rs::num_possible_cpus().context(doing)?;
+        let none = vec![vec![0u8; size_of::<types::lane>()]; cpus];
+        for number in 0..map.max_entries() {
+            map.update_percpu(&number.to_ne_bytes(), &none, MapFlags::ANY).context(doing)?;
         }
         Ok(())
     }

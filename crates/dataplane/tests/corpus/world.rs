@@ -248,6 +248,10 @@ impl<'a> World<'a> {
     fn set_messages(&mut self) {
         let Setup { errors, echoes, resets, .. } = *self.setup;
         self.kernel.live.kernel.age_paths(PATH_TIME).expect("they can be written");
+        let answers = |backend: &Backend| backend.nat.is_some() || backend.full_nat.is_some();
+        if self.setup.backends.iter().any(answers) {
+            self.kernel.live.kernel.forget_ways().expect("they can be written");
+        }
         self.kernel.live.kernel.set_message_rates(errors, echoes);
         self.kernel.live.kernel.set_reset_rate(resets);
         for soft in [&mut self.oracle, self.burst.soft()] {

@@ -83,7 +83,7 @@ impl ServiceRuntime {
         let members = self.members();
         let generation = self.generation + 1;
         let servers = self.servers.clone();
-        let follows = self.agreed.is_some() && self.is_shared() && !self.to_be_shared;
+        let follows = self.agreed.is_some() && self.makes_shared() && !self.to_be_shared;
         let base = self.next_base.as_ref().or(self.base.as_ref());
         let parcel = base.filter(|_| follows).map(|base| Arc::clone(&base.parcel));
         if follows && parcel.is_none() {

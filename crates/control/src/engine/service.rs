@@ -757,7 +757,8 @@ impl ServiceRuntime {
     /// The table built last is published. Returns states that have no backend any more.
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
-        self.base = self.next_base.take().or(self.base.take()).filter(|_| self.is_shared());
+        let shared = self.makes_shared();
+        self.base = self.next_base.take().or(self.base.take()).filter(|_| shared);
         self.unknown = self.unknown_members();
         match self.turned(now) {
             Ok(true) => {}

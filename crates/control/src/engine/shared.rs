@@ -73,6 +73,11 @@ impl ServiceRuntime {
         self.configured.method.id().info().in_fleet == InFleet::Shared
     }
 
+    /// The same, or all still do.
+    pub fn lends(&self) -> bool {
+        self.is_shared() || self.follows_shared()
+    }
+
     /// Whether the table that packets follow is another than that of this digest.
     pub fn lacks(&self, digest: &str) -> bool {
         self.base.as_ref().is_none_or(|base| base.digest != digest)
@@ -96,7 +101,7 @@ impl ServiceRuntime {
 
     /// After a restart: what packets follow is a table of the fleet.
     pub fn base_of_published(&mut self, shelf: &Shelf) {
-        if self.base.is_none() && self.is_shared() {
+        if self.base.is_none() && self.follows_shared() {
             let image = self.builder.published();
             let parcel = image.and_then(|image| Parcel::of(image, |id| self.name_of(id)));
             self.base = parcel.map(Base::of);
@@ -170,7 +175,7 @@ impl<P: Plane> Engine<P> {
 
     /// Where the others of a fleet get them, if there are any.
     pub(super) fn tables_at(&self) -> Option<String> {
-        let shares = self.services.values().any(ServiceRuntime::is_shared);
+        let shares = self.services.values().any(ServiceRuntime::lends);
         let agents = self.config.agents.as_ref().filter(|_| shares)?;
         let listen = agents.listen;
         if !listen.ip().is_unspecified() {
@@ -227,7 +232,7 @@ impl<P: Plane> Engine<P> {
 
     /// Whether a service's next table can be the one of this digest. If it is not here it is asked for.
     pub(super) fn table_is_here(&mut self, name: &str, digest: &str) -> bool {
-        let Some(service) = self.services.get_mut(name).filter(|one| one.is_shared()) else {
+        let Some(service) = self.services.get_mut(name).filter(|one| one.lends()) else {
             return true;
         };
         if !service.lacks(digest) {

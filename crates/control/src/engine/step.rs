@@ -468,7 +468,9 @@ impl<P: Plane> Engine<P> {
         let Some(stepping) = self.stepping() else { return };
         let Some(step) = stepping.step.clone() else { return };
         let (over, now) = (stepping.over == Some(step.id()), Instant::now());
-        let left = |service: &ServiceRuntime| service.is_left(now) || service.has_joined();
+        let left = |service: &ServiceRuntime| {
+            service.is_left(now) || service.has_joined() || service.has_missed_turn(&step)
+        };
         if over {
             let reachable = self
                 .fleet
@@ -534,14 +536,17 @@ impl<P: Plane> Engine<P> {
         let now = Instant::now();
         let is_behind = |(name, pool): &(&String, &Vec<Share>)| {
             self.services.get(*name).is_some_and(|service| {
-                let table = service.is_shared().then(|| step.tables.get(*name));
+                let held = service.waits_to_turn(step);
+                let shared = if held { service.follows_shared() } else { service.is_shared() };
+                let table = shared.then(|| step.tables.get(*name));
+                // One without a table gets its first by a step, and so does one whose settings have changed.
+                let may = if held { service.can_be_held() } else { table != Some(None) };
                 self.is_in_step(service)
-                    // One without a table gets its first by a step, and so does one whose settings have changed.
-                    && table != Some(None)
-                    && (table.is_none() || service.turn.is_none())
+                    && may
                     && (service.agreed.as_ref() != Some(*pool)
                         || service.unsure
                         || service.has_joined()
+                        || service.has_missed_turn(step)
                         || service.is_left(now)
                         || service.builder.published().is_none()
                         || table.flatten().is_some_and(|digest| service.lacks(digest)))
@@ -563,8 +568,18 @@ impl<P: Plane> Engine<P> {
         }
         if behind.is_empty() {
             self.table_is_found();
+            return true;
         }
-        behind.is_empty() || self.has_committed(step, &behind)
+        for name in behind.keys() {
+            if let Some(service) = self.services.get_mut(name) {
+                // Another method that the others have not come to is not for this one alone.
+                let held = service.waits_to_turn(step);
+                service.hold_turn(held);
+            }
+        }
+        let done = self.has_committed(step, &behind);
+        self.services.values_mut().for_each(|service| service.hold_turn(false));
+        done
     }
 
     /// Whether a table that is in force has not come for so long that nobody has it, or none comes through.
@@ -884,7 +899,7 @@ impl<P: Plane> Engine<P> {
         fleet.fetching.found();
         tolerate("keep the pools of the fleet for a restart", fleet.keep_step(step));
         let services = &self.services;
-        self.shelf.keep(|name| services.get(name).is_some_and(ServiceRuntime::is_shared));
+        self.shelf.keep(|name| services.get(name).is_some_and(ServiceRuntime::lends));
         self.take_up_held();
     }
 }
@@ -898,7 +913,7 @@ impl ServiceRuntime {
     /// Whether the fleet has not said for so long that a backend is down, which this balancer has found down then,
     /// that it may go by that alone. Where the fleet has just said that it is up, its checks here may be later.
     fn is_unheard(&self, member: &PoolMember, since: Instant) -> bool {
-        let most = if self.is_shared() { UNHEARD_SHARED } else { UNHEARD };
+        let most = if self.follows_shared() { UNHEARD_SHARED } else { UNHEARD };
         let Some(agreed) = self.agreed_at.filter(|agreed| *agreed >= since) else {
             return since.elapsed() >= most;
         };
@@ -910,13 +925,13 @@ impl ServiceRuntime {
     /// Whether this balancer alone keeps flows from a backend, which is `dead` now as it has it, or not. Where all follow
     /// one table it does until there is another one.
     pub fn keeps_off(&self, member: &PoolMember, dead: bool) -> bool {
-        (dead || self.is_shared()) && self.dead_here.contains(&member.wanted.name)
+        (dead || self.follows_shared()) && self.dead_here.contains(&member.wanted.name)
     }
 
     /// Whether it keeps flows from somebody whom it has found alive again: that takes a new table.
     pub fn waits_for_table(&self) -> bool {
         let dead = |name: &String| self.member(name).is_some_and(|member| !member.up);
-        self.is_shared() && !self.dead_here.is_empty() && !self.dead_here.iter().any(dead)
+        self.follows_shared() && !self.dead_here.is_empty() && !self.dead_here.iter().any(dead)
     }
 
     /// Whether something of its last table is left undone, and it is time to try that again.

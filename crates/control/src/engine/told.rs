@@ -35,13 +35,14 @@ pub(super) enum Told {
 }
 
 impl ServiceRuntime {
-    /// Whether it goes by what agents say. Not while packets still follow another method.
+    /// Whether it goes by what agents say. Also while packets still follow another method, whose states the next one is
+    /// given; not if that one has none.
     pub fn asks_agents(&self) -> bool {
-        let method = self.configured.method.id();
         self.configured.states == States::Agents
             && self.configured.protocol == Protocol::Tcp
-            && method.needs().states
-            && self.in_force.method.id() == method
+            && self.configured.method.id().needs().states
+            && self.in_force.method.id().needs().states
+            && self.in_force.affinity == self.configured.affinity
     }
 
     /// Whether a backend's agent says what connections it has.

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use tracing::info;
-use weir_steering::{BackendId, Known, LOAD, Phase, SCHEDULER, ServiceState, StateKey};
+use weir_fleet::Step;
+use weir_steering::{BackendId, InFleet, Known, LOAD, Phase, SCHEDULER, ServiceState, StateKey};
 
 /// What a service's published tables are made by.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,6 +139,8 @@ pub(super) struct Turn {
     next: Option<Counted>,
     /// Where the new method's states are written down.
     log: Option<StateLog>,
+    /// The table that is made now is one of the method before, as the others do not change theirs yet.
+    held: bool,
 }
 
 impl Turn {
@@ -241,7 +244,7 @@ impl ServiceRuntime {
         } else {
             None
         };
-        Ok(Some(Turn { carried, told: HashMap::new(), next: None, log }))
+        Ok(Some(Turn { carried, told: HashMap::new(), next: None, log, held: false }))
     }
 
     /// Whether the connections in the data plane's connection table have to be collected.
@@ -284,7 +287,9 @@ impl ServiceRuntime {
     pub fn next_builder(&mut self, now: u32) -> Result<(&mut Counted, Pins), EngineError> {
         let config = self.service_config(self.builder.states().max(FEWEST_STATES), now);
         let goes_on = self.in_force.keeps_numbers(&InForce::of(&self.configured));
-        let Some(turn) = &mut self.turn else { return Ok((&mut self.builder, Vec::new())) };
+        let Some(turn) = self.turn.as_mut().filter(|turn| !turn.held) else {
+            return Ok((&mut self.builder, Vec::new()));
+        };
         let method = &self.configured.method;
         // With the numbers that cookies hide, for one.
         let published = self.builder.published().filter(|_| goes_on).cloned();
@@ -362,6 +367,57 @@ impl ServiceRuntime {
     /// next change of the pool moves it.
     pub fn is_unreported(&self, key: &StateKey, backend: BackendId) -> bool {
         self.unreported && self.known(key).is_none_or(|known| known.backend != backend)
+    }
+
+    /// From now on tables are made by what packets follow, or no longer.
+    pub fn hold_turn(&mut self, held: bool) {
+        if let Some(turn) = &mut self.turn {
+            turn.held = held;
+        }
+    }
+
+    /// Whether the table that is made now is one of the method before.
+    fn holds_turn(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.held)
+    }
+
+    /// Whether all balancers of a fleet follow one table of the method that packets follow now.
+    pub fn follows_shared(&self) -> bool {
+        self.in_force.method.id().info().in_fleet == InFleet::Shared
+    }
+
+    /// The same of the method that the next table is made by.
+    pub fn makes_shared(&self) -> bool {
+        if self.holds_turn() { self.follows_shared() } else { self.is_shared() }
+    }
+
+    /// Whether packets are to follow another method, or other settings of it, and the fleet has not come to that by this
+    /// step, as far as the step tells: it names tables, or rows, of the kind that it has made last. Where both are of
+    /// one kind nothing tells, and the next step makes it.
+    pub fn waits_to_turn(&self, step: &Step) -> bool {
+        let (name, to) = (&self.configured.name, self.configured.method.id().info().in_fleet);
+        let made = match to {
+            InFleet::Alone => false,
+            InFleet::InStep => step.rows.contains_key(name),
+            InFleet::Shared => step.tables.contains_key(name),
+        };
+        self.turn.is_some() && (!made || self.in_force.method.id().info().in_fleet == to)
+    }
+
+    /// Whether the fleet has come to it, by this step, and this balancer has not, and has not failed in it just now. Of a
+    /// method that knows no steps that stands nowhere: what the step says may be of a time before it.
+    pub fn has_missed_turn(&self, step: &Step) -> bool {
+        let alone = self.in_force.method.id().info().in_fleet == InFleet::Alone;
+        self.turn.is_some() && !alone && self.trouble.is_none() && !self.waits_to_turn(step)
+    }
+
+    /// Whether what packets follow until it turns changes in step, too, and can be made anew here meanwhile.
+    pub fn can_be_held(&self) -> bool {
+        match self.in_force.method.id().info().in_fleet {
+            InFleet::Alone => false,
+            InFleet::InStep => true,
+            InFleet::Shared => self.base.is_some(),
+        }
     }
 
     /// The table of the new method cannot be published: it is made anew the next time.

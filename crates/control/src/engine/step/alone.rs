@@ -145,7 +145,7 @@ impl<P: Plane> Engine<P> {
         // Every turn comes here, and hardly ever is anybody down.
         let concerns = |service: &&mut ServiceRuntime| {
             let down = || service.pool.iter().any(|member| !member.up);
-            let can = !service.is_shared() || service.base.is_some() && service.turn.is_none();
+            let can = service.can_be_held();
             can && service.agreed.is_some() && (!service.dead_here.is_empty() || down())
         };
         for service in self.services.values_mut().filter(concerns) {
@@ -158,12 +158,14 @@ impl<P: Plane> Engine<P> {
             });
             let mut dead: BTreeSet<String> =
                 dead.map(|member| member.wanted.name.clone()).collect();
-            if service.is_shared() {
+            if service.follows_shared() {
                 // The table does not know of what has begun in a dead one's place: another table comes first.
                 dead.extend(service.dead_here.iter().cloned());
             }
             if service.dead_here != dead {
                 (service.dead_here, service.alone, service.wanted_rows) = (dead, true, None);
+                // Another method comes by a step alone.
+                service.hold_turn(true);
                 concerned.push(service.number);
             }
         }
@@ -176,6 +178,9 @@ impl<P: Plane> Engine<P> {
         failures.iter().for_each(|failure| warn!(%failure, "cannot keep flows from who is dead"));
         self.mark_as_agreed(&concerned);
         let concerned = |service: &&mut ServiceRuntime| concerned.contains(&service.number);
-        self.services.values_mut().filter(concerned).for_each(|one| one.alone = false);
+        for service in self.services.values_mut().filter(concerned) {
+            service.alone = false;
+            service.hold_turn(false);
+        }
     }
 }

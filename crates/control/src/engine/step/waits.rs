@@ -3,6 +3,7 @@
 
 use super::super::Engine;
 use super::super::service::{PoolMember, ServiceRuntime};
+use super::super::turn::InForce;
 use super::StepStatus;
 use crate::config::Config;
 use std::collections::{BTreeSet, HashMap};
@@ -87,39 +88,50 @@ impl<P: Plane> Engine<P> {
         (!pools.is_empty()).then(|| format!("a change of pools in step, of {of}, waits for {whom}"))
     }
 
-    /// Services whose pools the configuration has otherwise than packets follow them, as no step was made by it.
+    /// Services whose pools, or methods, the configuration has otherwise than packets follow them, as no step was made
+    /// by it.
     pub(in crate::engine) fn pools_that_wait(&self) -> Vec<String> {
         let Some(fleet) = &self.fleet else { return Vec::new() };
         // Where one was, what differs is what one balancer sees, and not what somebody wants.
         if fleet.stepping.made >= fleet.change() {
             return Vec::new();
         }
-        let waits = self.services.iter().filter(|(_, service)| service.has_another_pool());
+        let waits = self
+            .services
+            .iter()
+            .filter(|(_, service)| service.turns_in_step() || service.has_another_pool());
         waits.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The services whose backends are others by a configuration than by the one in force.
+    /// The services whose backends, or methods, are others by a configuration than by the one in force.
     pub(in crate::engine) fn pools_changed_by(&self, config: &Config) -> BTreeSet<String> {
         let changed = config.services.iter().filter(|wanted| {
             let now = self.services.get(&wanted.name);
-            now.is_none_or(|now| now.configured.backends != wanted.backends)
+            now.is_none_or(|now| {
+                now.configured.backends != wanted.backends
+                    || InForce::of(&now.configured) != InForce::of(wanted)
+            })
         });
         changed.map(|wanted| wanted.name.clone()).collect()
     }
 
-    /// What the answer to a change says of pools that follow it later. `changed`: the services that it is about; others
-    /// may still wait for a change before it.
+    /// What the answer to a change says of pools, and methods, that follow it later. `changed`: the services that it is
+    /// about; others may still wait for a change before it.
     pub(in crate::engine) fn in_step_words(&self, changed: &BTreeSet<String>) -> String {
-        let mut pools = self.pools_that_wait();
-        pools.retain(|name| changed.contains(name));
-        match &pools[..] {
+        let mut waits = self.pools_that_wait();
+        waits.retain(|name| changed.contains(name));
+        let turns =
+            |name: &String| self.services.get(name).is_some_and(ServiceRuntime::turns_in_step);
+        let (methods, pools): (Vec<_>, Vec<_>) = waits.into_iter().partition(turns);
+        let words = |what: &str, names: &[String]| match names {
             [] => String::new(),
-            [pool] => format!("; the pool of {pool} changes in step with the others"),
-            [pools @ .., last] => {
-                let pools = pools.join(", ");
-                format!("; the pools of {pools} and {last} change in step with the others")
+            [name] => format!("; the {what} of {name} changes in step with the others"),
+            [names @ .., last] => {
+                let names = names.join(", ");
+                format!("; the {what}s of {names} and {last} change in step with the others")
             }
-        }
+        };
+        words("pool", &pools) + &words("method", &methods)
     }
 
     /// Notes since when pools wait.
@@ -138,6 +150,11 @@ impl<P: Plane> Engine<P> {
 }
 
 impl ServiceRuntime {
+    /// Whether packets follow another method, or other settings, until a step.
+    fn turns_in_step(&self) -> bool {
+        self.turn.is_some() && self.changes_in_step()
+    }
+
     /// Whether the configuration has another pool than the one that all have agreed on, whatever checks and slow starts
     /// make of both.
     fn has_another_pool(&self) -> bool {

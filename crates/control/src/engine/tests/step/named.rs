@@ -1,6 +1,7 @@
 //! Histories of steps that are told, and not drawn.
 
 mod copies;
+mod turns;
 
 use super::*;
 

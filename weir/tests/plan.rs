@@ -115,6 +115,26 @@ fn a_plan_says_what_a_reload_does() {
     assert!(at_others <= there, "{at_others} of {there}");
 }
 
+/// Who knows backends by their names alone would lose the connections of one that is called otherwise.
+#[test]
+fn another_name_of_a_backend_is_refused_where_connections_go_by_it() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "jet", 2);
+    let mut held = common::hold(&lab, WEB4, 20);
+    edit(&balancer, |text| text.replace("name = \"b1\"", "name = \"bee1\""));
+    let output = common::weir(&["plan", "--socket", balancer.socket().to_str().unwrap()]);
+    let words = common::stdout(&output);
+    assert_eq!(output.status.code(), Some(4), "{words}{}", common::stderr(&output));
+    let said = "refused: an unknown number of connections\n    backend bee1: it is called b1 now";
+    assert!(words.contains(said), "{words}");
+    let refused = common::try_command(&balancer, "reload").expect_err("it would break connections");
+    for words in ["cannot change under connections", "an unknown number of connections break"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    common::assert_unbroken(&mut held, "after a reload that was refused", &balancer);
+}
+
 #[test]
 fn what_a_reload_refuses_a_plan_refuses() {
     let _alone = common::alone();

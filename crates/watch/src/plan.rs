@@ -2,7 +2,7 @@
 
 use crate::text::Text;
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_control::engine::{FieldChange, PlanReport, ServicePlan};
 
 /// What a file would change, in words.
@@ -58,7 +58,9 @@ fn service(text: &mut Text, service: &ServicePlan) {
         (_, Some(known), Some(broken)) => {
             format!(": {}, of which {broken} would break", count(known))
         }
-        (_, Some(known), None) => format!(": {}; nobody knows how many would break", count(known)),
+        (_, Some(known), None) => {
+            format!(": {}, of which an unknown number would break", count(known))
+        }
         (_, None, _) => ": an unknown number of connections".into(),
     };
     text.line(format_args!("{mark} service {name}{was}, {change}{connections}"));
@@ -101,9 +103,58 @@ fn field(change: &FieldChange) -> String {
         }
         "mss" => differ("mss", &bare(from), &bare(to), &mut parts),
         "vips" => differ("vip", &lone(from), &lone(to), &mut parts),
+        "quic" => ids(from, to, &mut parts),
         name => differ(name, from, to, &mut parts),
     }
+    if parts.is_empty() {
+        parts.push(format!("{}: another", change.field));
+    }
     parts.join(", ")
+}
+
+/// What leads packets by their ids: configurations by the numbers that ids have of them.
+fn ids(from: &Value, to: &Value, parts: &mut Vec<String>) {
+    let (Value::Object(before), Value::Object(after)) = (from, to) else {
+        return differ("quic", from, to, parts);
+    };
+    let configs = |all: &Map<String, Value>| -> BTreeMap<u64, Map<String, Value>> {
+        let list = all.get("configs").and_then(Value::as_array).into_iter().flatten();
+        let config =
+            |one: &Value| Some((one.get("config_id")?.as_u64()?, one.as_object()?.clone()));
+        list.filter_map(config).collect()
+    };
+    let (mut had, has) = (configs(before), configs(after));
+    for (number, config) in &has {
+        let name = format!("quic: config {number}");
+        let Some(was) = had.remove(number) else {
+            parts.push(format!("{name}: new"));
+            continue;
+        };
+        for (field, from, to) in differing(&was, config) {
+            if field == "key" && from.is_string() && to.is_string() {
+                parts.push(format!("{name}: another key"));
+            } else {
+                differ(&format!("{name}: {field}"), &from, &to, parts);
+            }
+        }
+    }
+    parts.extend(had.keys().map(|number| format!("quic: config {number}: removed")));
+    for (field, from, to) in differing(before, after) {
+        if field != "configs" {
+            differ(&format!("quic.{field}"), &from, &to, parts);
+        }
+    }
+}
+
+/// The fields in which two tables differ.
+fn differing(
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+) -> Vec<(String, Value, Value)> {
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |all: &Map<String, Value>, field: &String| all.get(field).cloned().unwrap_or_default();
+    let all = names.into_iter().map(|field| (field.clone(), of(before, field), of(after, field)));
+    all.filter(|(_, from, to)| from != to).collect()
 }
 
 /// The way to backends as the file has it: its word, and the UDP port of a tunnel in a field of its own.
@@ -141,13 +192,8 @@ fn differ(name: &str, from: &Value, to: &Value, parts: &mut Vec<String>) {
         && !is_time(before)
         && !is_time(after)
     {
-        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        for field in names {
-            let of = |all: &Map<String, Value>| all.get(field).cloned().unwrap_or_default();
-            let (from, to) = (of(before), of(after));
-            if from != to {
-                differ(&format!("{name}.{field}"), &from, &to, parts);
-            }
+        for (field, from, to) in differing(before, after) {
+            differ(&format!("{name}.{field}"), &from, &to, parts);
         }
         return;
     }
@@ -237,6 +283,35 @@ mod tests {
              ~ service renamed, called fn until now, changed: 24 known connections, of which 12 would break\n    \
              connections to 10.9.1.2 end\n    \
              vip: [\"10.9.1.2\", \"10.9.1.3\"] -> 10.9.1.3"
+        );
+    }
+
+    /// One wording for one thing; and of ids what has become of each configuration, with no key.
+    #[test]
+    fn of_ids_it_is_said_what_becomes_of_each_configuration() {
+        let config = |number: u8, key: &str, length: u8| json!({ "config_id": number, "key": key, "server_id_length": length });
+        let said = |from: Value, to: Value| {
+            let (from, to) =
+                (json!({ "configs": from, "issue": 1 }), json!({ "configs": to, "issue": 1 }));
+            field(&FieldChange { field: "quic".into(), from, to })
+        };
+        let (same, other) = ("(left out)", "(another, left out)");
+        let one = config(1, same, 4);
+        assert_eq!(said(json!([one]), json!([config(1, other, 4)])), "quic: config 1: another key");
+        assert_eq!(
+            said(json!([one, config(2, same, 4)]), json!([config(3, same, 4), config(1, same, 5)])),
+            "quic: config 1: server_id_length: 4 -> 5, quic: config 3: new, quic: config 2: removed"
+        );
+        let alike = json!({ "send": same });
+        let silent = FieldChange { field: "check".into(), from: alike.clone(), to: alike };
+        assert_eq!(field(&silent), "check: another");
+        let report = json!({ "file": "weir.toml", "changes": true, "refused": false, "settings": [],
+            "unchanged": 0, "services": [{ "name": "t", "change": "changed", "fields": [],
+            "backends": [], "connections": 7, "broken": null }] });
+        let said = plan(&serde_json::from_value(report).unwrap());
+        assert!(
+            said.contains("7 known connections, of which an unknown number would break"),
+            "{said}"
         );
     }
 

@@ -649,10 +649,9 @@ impl<P: Plane> Engine<P> {
         // What this balancer would refuse itself the others never see.
         let former = self.with_keys(document.services.clone());
         let ready = if wanted.breaking { Ok(()) } else { self.keys_may_turn(&config) };
-        let looked = ready.and_then(|()| self.reaches(&config)).and_then(|()| {
-            let how = How { start: false, breaking: wanted.breaking };
-            self.plan(&config, how).map(drop)
-        });
+        let looked = ready
+            .and_then(|()| self.reaches(&config))
+            .and_then(|()| self.plan(&config, How::asked(wanted.breaking)).map(drop));
         self.with_keys(former);
         let pools = self.pools_changed_by(&config);
         looked.map(|()| (document, expected, pools))

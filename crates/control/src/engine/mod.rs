@@ -667,7 +667,7 @@ impl<P: Plane> Engine<P> {
         engine.leave_out_lists(&config);
         engine.begin_to_settle();
         engine.begin_apart();
-        let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
+        let followed = engine.follow(&config, How::start(found.breaking))?;
         followed.notes.iter().for_each(|note| warn!("{note}"));
         engine.fit(&config);
         // Where packets are forwarded already, a service that stays behind must not keep the

@@ -2,6 +2,7 @@
 //! does (`reload.rs`), and does nothing.
 
 use super::network::may_attach;
+use super::reload::meaning::leaves_ids;
 use super::reload::overtaken::Loss;
 use super::reload::words::GivenUp;
 use super::reload::{How, Plan, Planned};
@@ -91,6 +92,9 @@ pub struct BackendPlan {
     pub connections: Option<usize>,
 }
 
+/// What stands for what is left out, if it is another than before.
+const ANOTHER: &str = "(another, left out)";
+
 /// The fields in which two values differ; null stands for what is not there, and keys are left out, as whoever may read
 /// may ask for a plan. `table`: the name of what they are in.
 fn differences(
@@ -117,13 +121,50 @@ fn differences(
     changes.extend(new.map(|(field, to)| FieldChange { field, from: Value::Null, to }));
     changes.retain(|change| !without.contains(&&*change.field));
     for FieldChange { field, from, to } in &mut changes {
-        for value in [from, to].into_iter().filter(|value| !value.is_null()) {
+        let both = (from.clone(), to.clone());
+        for value in [&mut *from, &mut *to].into_iter().filter(|value| !value.is_null()) {
             let mut whole = Value::Object([(field.clone(), value.take())].into_iter().collect());
             crate::snapshot::leave_out(&mut whole, table);
             *value = whole[&*field].take();
         }
+        tell_apart((&both.0, &both.1), from, to);
     }
     changes
+}
+
+/// What is left out looks alike, whatever it is: where it is another, that is said. `whole`: both with all that is in
+/// them.
+fn tell_apart(whole: (&Value, &Value), from: &Value, to: &mut Value) {
+    if whole.0 == whole.1 {
+        return;
+    }
+    match (whole, from, to) {
+        ((Value::Object(had), Value::Object(has)), Value::Object(from), Value::Object(to)) => {
+            for (name, to) in to.iter_mut() {
+                let both = had.get(name).zip(has.get(name)).zip(from.get(name));
+                if let Some((both, from)) = both {
+                    tell_apart(both, from, to);
+                }
+            }
+        }
+        ((Value::Array(had), Value::Array(has)), Value::Array(from), Value::Array(to)) => {
+            for (at, to) in to.iter_mut().enumerate() {
+                // Those that have a number are known by it.
+                let number = has.get(at).and_then(|one| one.get("config_id"));
+                let was = match number {
+                    Some(_) => had.iter().position(|one| one.get("config_id") == number),
+                    None => (had.len() == has.len()).then_some(at),
+                };
+                let Some(was) = was else { continue };
+                let both = had.get(was).zip(has.get(at)).zip(from.get(was));
+                if let Some((both, from)) = both {
+                    tell_apart(both, from, to);
+                }
+            }
+        }
+        (_, from, to) if *from == *to => *to = ANOTHER.into(),
+        _ => {}
+    }
 }
 
 /// `[api]` with the fields that the file has: how it is served by TLS stands among the others there, and each who may
@@ -174,7 +215,7 @@ impl<P: Plane> Engine<P> {
         if self.config.balancer.interfaces != config.balancer.interfaces {
             may_attach(config, from, &pin_directory(&config.balancer.name))?;
         }
-        let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
+        let (plan, _) = self.plan(config, How::asked(true))?;
         let mut settings = differences(&self.config.balancer, &config.balancer, "balancer", &[]);
         let limits = self.limits_beside(config);
         // What goes, or comes into other tables, makes room that is not there yet.
@@ -271,6 +312,9 @@ impl<P: Plane> Engine<P> {
         };
         let (loss, given_up) = (planned.loss.as_ref(), self.given_up(now, wanted));
         let whole = breaks.is_some();
+        // Nobody knows which of those that are led by ids are led by nothing else.
+        let ids = leaves_ids(&now.configured, wanted);
+        let ids = breaks.as_ref().map_or(ids, |why| why.starts_with("quic:"));
         let refused = whole || loss.is_some();
         let given_up_words = given_up.as_ref().map(|given_up| given_up.words.clone());
         let why = breaks.into_iter().chain(loss.map(|loss| loss.why.clone()));
@@ -281,19 +325,21 @@ impl<P: Plane> Engine<P> {
         let connections = self.count_known(now);
         // Nor of how many a list takes no packets any more.
         let lists = fields.iter().any(|change| change.field == "lists");
+        let broken = if whole && !ids {
+            connections
+        } else if lists || ids {
+            None
+        } else if loss.is_some() || given_up.is_some() {
+            self.broken_by(now, &planned.leaving, (loss, given_up))
+        } else {
+            leaving
+        };
         Some(ServicePlan {
             name: wanted.name.clone(),
             was,
             change: if refused { "refused" } else { "changed" }.into(),
-            broken: if whole {
-                connections
-            } else if lists {
-                None
-            } else if loss.is_some() || given_up.is_some() {
-                self.broken_by(now, &planned.leaving, (loss, given_up))
-            } else {
-                leaving
-            },
+            // Of none, none breaks.
+            broken: broken.or(connections.filter(|known| *known == 0)),
             why: (!why.is_empty()).then(|| why.join("; ")),
             fields,
             backends,
@@ -366,6 +412,31 @@ mod tests {
         let (from, to) = (json!({ "key": "/etc/a.key" }), json!({ "key": "/etc/b.key" }));
         let changes = differences(&from, &to, "api", &[]);
         assert_eq!(changes[0].to, json!("/etc/b.key"));
+    }
+
+    /// Two that are left out look alike; that they differ is said of each at its own place.
+    #[test]
+    fn another_key_differs_from_the_one_before() {
+        let config = |number: u8, key: &str| json!({ "config_id": number, "key": key });
+        let differ = |from: Value, to: Value| {
+            let (from, to) = (json!({ "quic": from }), json!({ "quic": to }));
+            let changes = differences(&from, &to, "service", &[]);
+            assert!(!serde_json::to_string(&changes).expect("JSON").contains("SECRET"));
+            let [change] = &changes[..] else { panic!("{changes:?}") };
+            change.to["configs"].clone()
+        };
+        let same = json!("(left out)");
+        let from = json!({ "configs": [config(1, "SECRET1"), config(2, "SECRET2")] });
+        let to = json!({ "configs": [config(2, "SECRET2"), config(1, "SECRET3"), config(3, "SECRET4")] });
+        let told = differ(from, to);
+        assert_eq!(
+            [&told[0]["key"], &told[1]["key"], &told[2]["key"]],
+            [&same, &json!(ANOTHER), &same]
+        );
+        let check = |word: &str| json!({ "check": { "send": word, "headers": { "Host": word } } });
+        let changes = differences(&check("SECRET1"), &check("SECRET2"), "service", &[]);
+        let other = json!({ "send": ANOTHER, "headers": { "Host": ANOTHER } });
+        assert_eq!(changes[0].to, other);
     }
 
     #[test]

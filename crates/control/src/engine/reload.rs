@@ -6,6 +6,7 @@
 //! A service is known by its addresses, protocol and ports (`places.rs`): one that keeps some of them is
 //! changed under its connections, whatever else becomes of it, its name included.
 
+pub(super) mod meaning;
 pub(super) mod overtaken;
 mod restore;
 pub(super) mod words;
@@ -23,6 +24,7 @@ use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::api::look_at_papers;
 use crate::config::{Backend, Balancer, Config, Forward, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
+use meaning::{Who, former, knows_where, other_meaning, who};
 use overtaken::Loss;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -38,6 +40,26 @@ pub(super) struct How {
     pub start: bool,
     /// Also where connections break that could not be carried over.
     pub breaking: bool,
+    /// In a fleet: this balancer is the one that was asked. The others follow what it has judged, also those that
+    /// have missed a change before.
+    pub asked: bool,
+}
+
+impl How {
+    /// At a start.
+    pub fn start(breaking: bool) -> Self {
+        Self { start: true, breaking, asked: false }
+    }
+
+    /// As somebody asks for it here, or might.
+    pub fn asked(breaking: bool) -> Self {
+        Self { start: false, breaking, asked: true }
+    }
+
+    /// As it is followed while weir runs, whoever was asked.
+    fn reload(breaking: bool) -> Self {
+        Self { start: false, breaking, asked: false }
+    }
 }
 
 /// What has become of a configuration that is in force.
@@ -120,7 +142,7 @@ impl<P: Plane> Engine<P> {
         self.refuses(&config, breaking)?;
         self.grow(&config)?;
         let held = self.speaker_held(&config);
-        let followed = self.follow(&config, How { start: false, breaking });
+        let followed = self.follow(&config, How::reload(breaking));
         let followed = match followed {
             Ok(followed) => followed,
             Err(error) => {
@@ -155,7 +177,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
         self.keeps_identity(config, &self.source())?;
         self.leaves_found(config)?;
-        self.changes(config, How { start: false, breaking })?;
+        self.changes(config, How::reload(breaking))?;
         self.lists_fit(config)?;
         self.reaches(config)
     }
@@ -241,6 +263,7 @@ impl<P: Plane> Engine<P> {
     /// If the configuration contradicts what is in force, or something cannot be prepared or written
     /// down: nothing has changed then.
     pub(super) fn follow(&mut self, config: &Config, how: How) -> Result<Followed, EngineError> {
+        self.hear_what_waits(how);
         let (plan, mut notes) = self.plan(config, how)?;
         let mut prepared = Prepared::default();
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
@@ -295,22 +318,30 @@ impl<P: Plane> Engine<P> {
                 readdressed(&now.configured, wanted)
                     .or_else(|| self.resourced(now, wanted, config, rules.as_ref()))
             });
+            let others = others.or_else(|| match change {
+                Change::Breaks(_) => None,
+                _ => other_meaning(now.filter(|now| self.judges(now, wanted, how))?, wanted),
+            });
             let change = others.map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
+                // Every reason begins with the field.
+                let field = why.split(':').next().unwrap_or_default();
+                let known = self.count_heard(now, how);
                 // What is done breaks those that are there; what is refused would break others, too.
                 let which = match breaking {
-                    true => words::in_words(self.count_known(now), "breaks", "break"),
-                    false => self.breaking(now),
+                    true => words::in_words(known, "breaks", "break"),
+                    false => words::breaking_in_words(known),
                 };
+                // Those whose addresses stay are led by the method.
+                let some = field == "quic" && known.is_some_and(|many| many > 0);
+                let which = if some { format!("up to {which}") } else { which };
                 let what = format!("service {}: {why}; {which}", wanted.name);
                 if breaking {
                     notes.push(what);
                 } else {
-                    // Every reason begins with the field.
-                    let field = why.split(':').next().unwrap_or_default();
                     let table = Table::Service(&wanted.name);
                     refused.push(self.source().place(table, field) + &what);
                 }
@@ -421,30 +452,15 @@ impl<P: Plane> Engine<P> {
             planned.pool = old.to_vec();
             return Ok(planned);
         }
-        // Whoever has another address, or port, is another.
-        type Who<'a> = (&'a str, std::net::IpAddr, Option<u16>);
-        fn who(backend: &Backend) -> Who<'_> {
-            (&backend.name, backend.address, backend.port)
-        }
         let mut left: HashMap<Who<'_>, &PoolMember> =
             old.iter().map(|member| (who(&member.wanted), member)).collect();
-        let known: Vec<Option<&PoolMember>> =
-            wanted.backends.iter().map(|backend| left.remove(&who(backend))).collect();
         // One that is called otherwise is the same one, where connections are known by more than its name.
-        let known_well = now.is_some_and(|now| {
-            let method = now.in_force.method.id();
-            method.needs().states || method.info().tracks_all
-        });
-        let others = left.keys().filter(|_| known_well);
-        let mut by_place: HashMap<(std::net::IpAddr, Option<u16>), Who<'_>> =
-            others.map(|who| ((who.1, who.2), *who)).collect();
-        for (backend, known) in wanted.backends.iter().zip(known) {
-            let renamed = match known {
-                None => by_place.remove(&(backend.address, backend.port)),
-                Some(_) => None,
-            };
-            let known = known.or_else(|| left.remove(&renamed?));
-            let member = match known {
+        let before = match now.is_some_and(knows_where) {
+            true => former(old, &wanted.backends),
+            false => vec![None; wanted.backends.len()],
+        };
+        for (backend, before) in wanted.backends.iter().zip(before) {
+            let member = match left.remove(&who(before.map_or(backend, |before| &before.wanted))) {
                 Some(member) => {
                     PoolMember { wanted: backend.clone(), found: None, ..member.clone() }
                 }

@@ -35,6 +35,7 @@ mod lent;
 mod lines;
 mod loads;
 mod maintenance;
+mod meaning;
 mod methods;
 mod metrics;
 mod overtaken;

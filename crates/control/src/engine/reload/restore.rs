@@ -1,6 +1,6 @@
 //! What a start finds of an earlier run: services, their pools and their states, as they were left.
 
-use super::unless_breaking;
+use super::{How, unless_breaking};
 use crate::config::{Config, PlaneKind, Service};
 use crate::engine::document::SavedService;
 use crate::engine::forward::way_of;
@@ -9,7 +9,7 @@ use crate::engine::places::pair;
 use crate::engine::service::{PoolMember, ServiceRuntime, log_path};
 use crate::engine::sources::Listed;
 use crate::engine::turn::InForce;
-use crate::engine::{Engine, EngineError, PlaneResult};
+use crate::engine::{Engine, EngineError, PlaneResult, tolerate};
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashSet};
 use tracing::{error, info, warn};
@@ -60,6 +60,19 @@ impl<P: Plane> Engine<P> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a start has taken up all services that an earlier run has left. Reports of others would be lost if they
+    /// were read: the file may be refused yet, and what was in force before has them.
+    pub(super) fn has_all_left(&self) -> bool {
+        self.services.len() == self.document.services.len()
+    }
+
+    /// Before a start judges its file it knows what packets have reported while nobody listened.
+    pub(super) fn hear_what_waits(&mut self, how: How) {
+        if how.start && self.resumed && self.has_all_left() {
+            tolerate("take what packets have reported", self.drain_reports());
+        }
     }
 
     fn restore_service(

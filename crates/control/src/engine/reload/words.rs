@@ -1,15 +1,19 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
+use super::How;
 use crate::config::{Backend, Config, Service, Table, Vip};
 use crate::engine::Engine;
 use crate::engine::places::ports_of;
-use crate::engine::service::{PoolMember, ServiceRuntime};
+use crate::engine::service::ServiceRuntime;
 use std::collections::HashMap;
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, Phase};
 
 /// Backends that are named of those that are as before commands changed them.
 const MOST_UNDONE: usize = 5;
+
+/// The same of those that go, and take no connection with them.
+const MOST_NAMED: usize = 5;
 
 /// What a service does not listen on any more.
 pub(in crate::engine) struct GivenUp {
@@ -26,36 +30,60 @@ impl<P: Plane> Engine<P> {
         now: &ServiceRuntime,
         leaving: &[BackendId],
     ) -> Option<String> {
-        let members = now.pool.iter().filter(|member| leaving.contains(&member.id));
-        let members: Vec<&PoolMember> = members.collect();
-        let open = (!members.is_empty()).then(|| self.known_by_backend(now)).flatten()?;
-        let said = members.iter().filter_map(|member| {
-            let open = open.get(&member.id).copied().filter(|open| *open > 0)?;
-            let connections = if open == 1 { "connection ends" } else { "connections end" };
-            Some(format!("backend {} removed: {open} known {connections}", member.wanted.name))
-        });
-        let said: Vec<String> = said.collect();
+        if leaving.is_empty() {
+            return None;
+        }
+        let open = self.known_by_backend(now);
+        // Where it is not known which backend has which, none has any if there is none.
+        let none = match open {
+            Some(_) => None,
+            None => self.count_known(now).filter(|known| *known == 0),
+        };
+        let (mut said, mut quiet) = (Vec::new(), Vec::new());
+        for member in now.pool.iter().filter(|member| leaving.contains(&member.id)) {
+            let removed = format!("backend {} removed", member.wanted.name);
+            let here = open.as_ref().map(|open| open.get(&member.id).copied().unwrap_or(0));
+            match here.or(none) {
+                Some(0) => quiet.push(removed),
+                here => said.push(format!("{removed}: {}", in_words(here, "ends", "end"))),
+            }
+        }
+        let more = quiet.len().saturating_sub(MOST_NAMED);
+        quiet.truncate(MOST_NAMED);
+        said.extend(quiet);
+        if more > 0 {
+            said.push(format!("and {more} more without known connections"));
+        }
         let service = &now.configured.name;
         (!said.is_empty()).then(|| format!("service {service}: {}", said.join(", ")))
     }
 
     /// What there is to tell of changes that commands have made to a service, and that the file does not have.
     pub(super) fn undone(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
-        let said = now.pool.iter().filter_map(|member| {
-            let (name, was) = (&member.wanted.name, &member.wanted);
-            let of_file = |all: &[Backend]| all.iter().find(|one| one.name == *name).cloned();
-            let to = of_file(&wanted.backends)?;
+        let mut said = Vec::new();
+        let there: HashMap<&str, &Backend> =
+            now.pool.iter().map(|member| (member.wanted.name.as_str(), &member.wanted)).collect();
+        let of_file: HashMap<&str, &Backend> =
+            now.configured.backends.iter().map(|one| (one.name.as_str(), one)).collect();
+        for to in &wanted.backends {
+            let name = to.name.as_str();
             // What somebody has written into the file is no news.
-            if of_file(&now.configured.backends).as_ref() != Some(&to) {
-                return None;
+            if of_file.get(name) != Some(&to) {
+                continue;
             }
-            match (was.drain && !to.drain, was.weight != to.weight) {
-                (true, _) => Some(format!("backend {name} takes new connections again")),
-                (false, true) => Some(format!("backend {name} has weight {} again", to.weight)),
-                _ => None,
+            let Some(was) = there.get(name) else {
+                said.push(format!("backend {name} is there again"));
+                continue;
+            };
+            match (was.drain, to.drain) {
+                (true, false) => said.push(format!("backend {name} takes new connections again")),
+                (false, true) => said.push(format!("backend {name} drains again")),
+                _ => {}
             }
-        });
-        let mut said: Vec<String> = said.collect();
+            if was.weight != to.weight {
+                said.push(format!("backend {name} has weight {} again", to.weight));
+            }
+        }
         let more = said.len().saturating_sub(MOST_UNDONE);
         said.truncate(MOST_UNDONE);
         if more > 0 {
@@ -157,6 +185,12 @@ impl<P: Plane> Engine<P> {
         } else {
             None
         }
+    }
+
+    /// The same of a start, or a reload: none, too, where a start has not read yet what packets have reported.
+    pub(super) fn count_heard(&self, service: &ServiceRuntime, how: How) -> Option<usize> {
+        let known = self.count_known(service);
+        known.filter(|known| *known > 0 || !how.start || self.has_all_left())
     }
 
     /// The same by backend; those without any are left out.

@@ -103,6 +103,20 @@ fn first() -> Document {
     World { engine, live: HashMap::new(), directory }.document(1, &shared(&[1, 2, 3]))
 }
 
+/// Whether a backend may be called otherwise is found out where somebody asks: a plan says that it would be refused.
+/// Who is told of it follows, as what it has missed may be one that went and another that came.
+#[test]
+fn who_is_told_of_another_name_follows() {
+    let mut one = member(&first());
+    let renamed = shared(&[1, 2, 3]).replace("\"b2\"", "\"bee2\"");
+    let wanted = parsed(&one.directory, &renamed);
+    let plan = one.engine.plan_to(&wanted, &one.engine.source()).expect("it is looked at");
+    assert!(plan.refused && plan.services[0].why.is_some(), "{plan:?}");
+    let document = one.document(2, &renamed);
+    one.hears(&document, 2);
+    assert_eq!(one.members_named(), ["b1", "bee2", "b3"]);
+}
+
 #[test]
 fn who_has_missed_changes_decides_as_who_has_seen_them() {
     let mut document = first();

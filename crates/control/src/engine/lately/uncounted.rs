@@ -51,12 +51,11 @@ fn leaves_out(service: &ServiceRuntime) -> bool {
 impl<P: Plane> Engine<P> {
     pub(in crate::engine) fn look_at_uncounted(&mut self) -> Result<(), EngineError> {
         let now = self.now();
-        let pool = |service: &ServiceRuntime| service.pool.iter().map(|member| member.id).collect();
         let services: Vec<(ServiceId, Vec<BackendId>)> = self
             .services
             .values()
             .filter(|service| leaves_out(service))
-            .map(|service| (service.number, pool(service)))
+            .map(|service| (service.number, service.pool.iter().map(|one| one.id).collect()))
             .collect();
         let is_there = |number: ServiceId, id: &BackendId| {
             services.iter().any(|(service, pool)| *service == number && pool.contains(id))

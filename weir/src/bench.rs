@@ -15,6 +15,7 @@ use weir_bench::{
 use weir_cli::{
     BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions,
 };
+use weir_control::engine::EngineError;
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -195,10 +196,10 @@ fn lookups(options: &LookupOptions) -> anyhow::Result<()> {
 
 fn lookup_request(options: &LookupOptions) -> anyhow::Result<lookup::Request> {
     let zipf = options.trace.is_none() && matches!(options.keys, KeysName::Zipf);
-    anyhow::ensure!(
-        zipf || options.skew.is_none(),
-        "--skew is the exponent of --keys zipf: give that, too, or leave it out"
-    );
+    if options.skew.is_some() && !zipf {
+        let words = "--skew is the exponent of --keys zipf: give that, too, or leave it out";
+        return Err(EngineError::Invalid(words.into()).into());
+    }
     let keys = match (&options.trace, options.keys) {
         (Some(path), _) => Keys::File(Arc::new(TraceFile::read(path)?)),
         (None, KeysName::Lfsr) => Keys::Lfsr,

@@ -20,17 +20,13 @@ pub fn run(command: LabCommand) -> anyhow::Result<bool> {
 fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     let amount = amount(&options.churn);
     let begins = format!("lab: method {}, WEIR_SEED={}", options.method, amount.seed);
-    if options.json {
-        out::note(begins)
-    } else {
-        out::line(begins)
-    }
+    let json = options.json;
     let wanted = Wanted {
         weir: std::env::current_exe().context("cannot find this program's own file")?,
         method: options.method,
         scenario: options.scenario.parse()?,
         amount,
-        show: match (options.json, options.plain) {
+        show: match (json, options.plain) {
             (true, _) => Show::LinesOnError,
             (false, true) => Show::Lines,
             (false, false) => Show::Picture,
@@ -70,12 +66,18 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
         scheduler: options.scheduler,
         load: options.load,
     };
-    let report = demo::run(wanted.spec()?)?;
-    out::report(&report, options.json, || format!("{}\n{}\n", report.table(), report.line()))?;
-    if let (true, Some(fault)) = (options.json, report.fault()) {
+    let spec = wanted.spec()?;
+    if json {
+        out::note(begins)
+    } else {
+        out::line(begins)
+    }
+    let report = demo::run(spec)?;
+    out::report(&report, json, || format!("{}\n{}\n", report.table(), report.line()))?;
+    if let (true, Some(fault)) = (json, report.fault()) {
         out::note(format_args!("lab: {fault}"));
     }
-    if let (true, Some(why)) = (options.json, report.unchanged()) {
+    if let (true, Some(why)) = (json, report.unchanged()) {
         out::note(format_args!("lab: {why}"));
     }
     Ok(report.held())

@@ -63,9 +63,32 @@ fn kind(error: &anyhow::Error) -> Option<Kind> {
     })
 }
 
+/// Whether it is about what a verb of the laboratory was asked for.
+#[cfg(feature = "laboratory")]
+fn is_senseless(error: &anyhow::Error) -> bool {
+    use weir_bench::Error as Bench;
+    use weir_figures::Error as Figures;
+    use weir_forwarders::Error as Forwarders;
+    use weir_lab::Error as Lab;
+
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref::<Lab>(), Some(Lab::BadSpec(_)))
+            || matches!(cause.downcast_ref::<Bench>(), Some(Bench::Request(_)))
+            || matches!(cause.downcast_ref::<Figures>(), Some(Figures::Unknown(_)))
+            || matches!(cause.downcast_ref::<Forwarders>(), Some(Forwarders::Options(_)))
+    })
+}
+
+/// There is no such verb.
+#[cfg(not(feature = "laboratory"))]
+fn is_senseless(_: &anyhow::Error) -> bool {
+    false
+}
+
 /// What a command ends with that has failed; `weir --help` tells.
 fn status(error: &anyhow::Error) -> u8 {
     match kind(error) {
+        None if is_senseless(error) => 2,
         None | Some(Kind::File | Kind::Failed | Kind::Forbidden) => 1,
         Some(Kind::Invalid) => 2,
         Some(Kind::NotFound) => 3,

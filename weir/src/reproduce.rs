@@ -9,6 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 use weir_cli::ReproduceOptions;
+use weir_control::engine::EngineError;
 use weir_figures::{Figure, Head, Machine, Run, Setup, Size, choose, figures, html};
 
 /// Lists the figures, or runs those that are named and writes the report.
@@ -19,10 +20,10 @@ pub fn run(options: &ReproduceOptions) -> anyhow::Result<()> {
     let chosen = choose(&options.figures)?;
     // All that is written at the end is looked at before hours are spent.
     let report = Target::find(&options.out)?;
-    anyhow::ensure!(
-        !(options.json && report.is_output()),
-        "--json prints to the output, so --out needs a file"
-    );
+    if options.json && report.is_output() {
+        let words = "--json prints to the output, so --out needs a file";
+        return Err(EngineError::Invalid(words.into()).into());
+    }
     let tables = match &options.csv {
         Some(directory) => tables(directory, &chosen)?,
         None => Vec::new(),

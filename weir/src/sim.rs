@@ -2,11 +2,11 @@
 
 use crate::out;
 use crate::target::Target;
-use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_cli::SimOptions;
+use weir_control::engine::EngineError;
 use weir_sim::{BUILTIN, Progress, Report, Scenario, builtin, run_with};
 
 pub fn run(options: &SimOptions) -> anyhow::Result<()> {
@@ -15,13 +15,14 @@ pub fn run(options: &SimOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let Some(path) = &options.scenario else {
-        bail!("which scenario? A file, or one of {}", BUILTIN.join(", "));
+        return Err(senseless(format!("which scenario? A file, or one of {}", BUILTIN.join(", "))));
     };
     let target = |path: &Option<PathBuf>| path.as_deref().map(Target::find).transpose();
     let (csv, series) = (target(&options.csv)?, target(&options.series)?);
     let printed = [&csv, &series].into_iter().flatten().any(Target::is_output);
     if options.json && printed {
-        bail!("--json prints to the output, so --csv and --series need a file");
+        let words = "--json prints to the output, so --csv and --series need a file";
+        return Err(senseless(words.into()));
     }
     let mut scenario = read(path, options)?;
     if let Some(seed) = options.seed {
@@ -42,16 +43,23 @@ pub fn run(options: &SimOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A refusal of what was asked for.
+fn senseless(words: String) -> anyhow::Error {
+    EngineError::Invalid(words).into()
+}
+
 /// A file of the name goes before a built-in scenario.
 fn read(path: &Path, options: &SimOptions) -> anyhow::Result<Scenario> {
     let name = path.to_str().filter(|name| BUILTIN.contains(name));
     Ok(match name {
         Some(name) if !path.exists() => builtin(name, options.size)?,
-        _ if !path.exists() => bail!(
-            "{} is neither a file nor a built-in scenario; those are {}",
-            path.display(),
-            BUILTIN.join(", ")
-        ),
+        _ if !path.exists() => {
+            return Err(senseless(format!(
+                "{} is neither a file nor a built-in scenario; those are {}",
+                path.display(),
+                BUILTIN.join(", ")
+            )));
+        }
         _ => Scenario::load_sized(path, options.size)?,
     })
 }

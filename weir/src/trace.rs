@@ -21,7 +21,7 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
     let sentences = if rules { Sentences::of_rules()? } else { Sentences::default() };
     let client = instance.client();
     let request = TraceRequest::from(wanted);
-    let (mut shown, mut totals, mut ended) = (0u64, TraceTotals::default(), None);
+    let (mut shown, mut totals, mut ended) = (0u64, None, None);
     let mut failure = None;
     let (began, mut since) = oneshot::channel();
     let mut began = Some(began);
@@ -52,8 +52,10 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
                     }
                     let _ = began.send(());
                     out::note("looking at packets; Ctrl-C ends it");
+                } else {
+                    // The first one only says that it has begun.
+                    totals = Some(counts);
                 }
-                totals = counts;
                 // Whoever looks at the file meanwhile finds what is there.
                 failure = capture.as_mut().and_then(|capture| capture.flush().err());
                 failure.is_none()
@@ -78,12 +80,7 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
     if let Some(capture) = capture {
         capture.finish()?;
     }
-    let TraceTotals { seen, lost, .. } = totals;
-    let what = if shown == 1 { "packet" } else { "packets" };
-    out::note(format_args!(
-        "{shown} {what} told; up to the last second {seen} came, and {lost} were not told since they \
-         came too fast"
-    ));
+    out::note(summary(shown, totals));
     if let Some(why) = ended {
         anyhow::bail!("the trace has ended: {why}");
     }
@@ -99,5 +96,33 @@ async fn enough(duration: Option<Duration>, began: &mut oneshot::Receiver<()>) {
     match duration {
         Some(duration) if began.await.is_ok() => tokio::time::sleep(duration).await,
         _ => std::future::pending().await,
+    }
+}
+
+/// What a trace has told of. `totals`: as they were counted last, if they were.
+fn summary(shown: u64, totals: Option<TraceTotals>) -> String {
+    let what = if shown == 1 { "packet" } else { "packets" };
+    match totals {
+        Some(TraceTotals { seen, lost, .. }) => format!(
+            "{shown} {what} told; when it was counted last, as it is once a second, {seen} had come, and {lost} were \
+             not told since they came too fast"
+        ),
+        None => format!(
+            "{shown} {what} told; it ended before all that came was counted, as it is once a second"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_counted_is_no_number() {
+        let said = summary(370, None);
+        assert!(said.starts_with("370 packets told; it ended before"), "{said}");
+        let said = summary(1, Some(TraceTotals { seen: 90, matched: 4, lost: 3 }));
+        assert!(said.starts_with("1 packet told; ") && said.contains("90 had come"), "{said}");
+        assert!(said.ends_with("and 3 were not told since they came too fast"), "{said}");
     }
 }

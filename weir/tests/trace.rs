@@ -162,6 +162,12 @@ fn what_is_not_forwarded_is_told_with_its_reason() {
     );
     assert!(text.contains("\n    service.none               no service"), "{text}");
     assert!(notes.contains("1 packet told"), "{notes}");
+    // What ends before anything is counted gives no number of what came.
+    let trace = Trace::begin(&lab, &balancer, "--for 50ms");
+    let (_, status, notes) = trace.wait();
+    assert!(status.success(), "{notes}");
+    let counted = notes.contains(" had come, and ");
+    assert!(counted != notes.contains("it ended before all that came was counted"), "{notes}");
     // Of the network 10.99.0.0/16 nobody is here.
     let trace = Trace::begin(&lab, &balancer, "--host 10.99.0.0/16 --for 2s");
     let mut held = common::hold(&lab, common::WEB6, 4);

@@ -66,6 +66,22 @@ const FLOWS_PER_OPENING: u32 = 16;
 const LEAST_OPENINGS: u32 = 4_096;
 /// Bits of the clock that stay in a timestamp.
 pub const CLOCK_BITS: u32 = 16;
+/// Connections that are counted at the end of an agent: more of them would hold it up.
+const MOST_CARRIED: usize = 100_000;
+
+/// What becomes of so many connections whose timestamps are written no more; nothing of none.
+fn left_without(carried: usize) -> String {
+    let many = match carried {
+        0 => return String::new(),
+        MOST_CARRIED => format!("{MOST_CARRIED} connections or more"),
+        1 => "1 connection".to_owned(),
+        _ => format!("{carried} connections"),
+    };
+    format!(
+        "; {many} had cookies, or what was taken for one: those that are open yet lose them, and may stand still, as \
+         timestamps without are older for some clients (docs/agent.md)"
+    )
+}
 
 /// How the programs are run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,6 +109,7 @@ impl Default for Options {
 pub struct Loaded {
     programs: attach::Programs,
     counts: MapHandle,
+    open: MapHandle,
     flows: u32,
     taken_over: bool,
 }
@@ -137,7 +154,8 @@ impl Loaded {
         };
         let counts =
             MapHandle::try_from(&skel.maps.counts).context(|| "keep the counters".into())?;
-        Ok(Self { programs, counts, flows: skel.maps.flows.max_entries(), taken_over })
+        let open = MapHandle::try_from(&skel.maps.flows).context(|| "keep the table".into())?;
+        Ok(Self { programs, counts, open, flows: skel.maps.flows.max_entries(), taken_over })
     }
 
     /// The program of what comes from clients.
@@ -198,15 +216,19 @@ impl Agent {
         }
     }
 
-    /// Takes away what an agent before this one has left at these interfaces, with all that it knows.
-    fn clear(options: &Options) -> Result<(), Error> {
+    /// Takes away what an agent before this one has left at these interfaces, with all that it knows. Answers with how
+    /// many connections that were, as [`carried`](Self::carried) says.
+    fn clear(options: &Options) -> Result<usize, Error> {
         if maps::look().is_ok() {
             // Taking over is the way to find all of it.
-            return Self::start_alone(options)?.end().map(drop);
+            let agent = Self::start_alone(options)?;
+            let carried = agent.carried();
+            return agent.end().map(|_| carried);
         }
         // Nothing can be pinned; what is there are programs, if anything. These maps go at once.
         let loaded = Loaded::new(&Options { flows: LEAST_OPENINGS, ..options.clone() })?;
-        loaded.programs.detach_all(&attach::find(&options.interfaces)?)
+        loaded.programs.detach_all(&attach::find(&options.interfaces)?)?;
+        Ok(0)
     }
 
     /// Connections that are remembered: those of an agent before this one, if this took over.
@@ -230,6 +252,12 @@ impl Agent {
     /// [`Error::Bpf`].
     pub fn counts(&self) -> Result<Counts, Error> {
         self.loaded.counts()
+    }
+
+    /// Connections whose clients were sent cookies, or what was taken for one, as far as they are remembered: some of
+    /// them may have ended. Of more than [`MOST_CARRIED`] that number.
+    fn carried(&self) -> usize {
+        self.loaded.open.keys().take(MOST_CARRIED).count()
     }
 
     /// Puts the programs again where they are missing: at an interface that is a new one of its name, or

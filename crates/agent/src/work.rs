@@ -5,7 +5,7 @@ use crate::asked::{Asked, Given, Kept, LINGERS, Said, Wish};
 use crate::error::Error;
 use crate::ready::{self, Decapsulated, Ready, Server, Wanted};
 use crate::speak::{self, Speaking};
-use crate::{Agent, Counts, Options, Service};
+use crate::{Agent, Counts, Options, Service, left_without};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -389,8 +389,9 @@ pub fn stamp(options: &Options, keep: bool, say: Say, wait: Wait) -> Result<(), 
         say(format_args!("ended; the programs go on at {names} (--keep)"));
         return Ok(());
     }
+    let carried = agent.carried();
     say_counts(&agent.end()?, say);
-    say(format_args!("ended; the programs are gone from {names}"));
+    say(format_args!("ended; the programs are gone from {names}{}", left_without(carried)));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What is asked of benches.
 
 use crate::laboratory::{count, flows, rate, some, some_time, within};
+use crate::values::up_to_a_month;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,13 +182,13 @@ pub enum BenchVerb {
         #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32_000), default_value = "1000")]
         backends: Vec<u32>,
         /// From one check of a backend to the next.
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "100ms")]
+        #[arg(long, value_name = "TIME", value_parser = up_to_a_month, default_value = "100ms")]
         interval: Duration,
         /// Seconds of each measurement.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
         seconds: u32,
         /// Longest wait until each backend is checked.
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
+        #[arg(long, value_name = "TIME", value_parser = up_to_a_month, default_value = "5m")]
         patience: Duration,
         /// Print JSON.
         #[arg(long)]
@@ -217,7 +218,7 @@ pub struct FleetOptions {
     #[arg(long, value_parser = flows, default_value = "100K")]
     pub states: u32,
     /// How long a message is on its way there.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1ms")]
+    #[arg(long, value_name = "TIME", value_parser = up_to_a_month, default_value = "1ms")]
     pub link: Duration,
     /// Connections that open in a second in the replay.
     #[arg(long, value_parser = flows, default_value = "100K")]
@@ -235,7 +236,7 @@ pub struct FleetOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Longest wait for anything that has to come.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2m")]
+    #[arg(long, value_name = "TIME", value_parser = up_to_a_month, default_value = "2m")]
     pub patience: Duration,
     /// Print JSON.
     #[arg(long)]
@@ -293,7 +294,7 @@ pub struct ControlOptions {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub scrapes: u32,
     /// Longest wait for anything that has to come.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
+    #[arg(long, value_name = "TIME", value_parser = up_to_a_month, default_value = "5m")]
     pub patience: Duration,
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]

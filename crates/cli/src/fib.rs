@@ -1,6 +1,7 @@
 //! What `weir fib` is asked for.
 
 use crate::laboratory::{count, one_of, rate, within};
+use crate::values::up_to_a_month;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use weir_forwarders::{ContentFib, SocketKind, SwitchFib, SwitchKeys};
@@ -44,7 +45,7 @@ pub struct SwitchArgs {
     #[arg(long, value_parser = count, default_value = "100K")]
     pub keys: usize,
     /// How long hosts move, or a comparison takes.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "20s")]
+    #[arg(long, value_parser = up_to_a_month, default_value = "20s")]
     pub duration: Duration,
     /// Hosts that move to another node, each second.
     #[arg(long, default_value_t = 1.0, value_parser = within(0.0, 1e6), allow_hyphen_values = true)]

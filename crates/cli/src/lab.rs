@@ -1,7 +1,7 @@
 //! What is asked of laboratories.
 
 use crate::laboratory::{method_name, scenario_name, within};
-use crate::values::plane_kind;
+use crate::values::{plane_kind, up_to_a_month};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use std::time::Duration;
@@ -141,7 +141,7 @@ pub struct CompareOptions {
 pub struct ChurnOptions {
     /// How long the pool is churned, at least: 30s if it is not given. In the scenarios idle and
     /// dead-control, how long connections are silent and the control plane is dead: 5m.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = up_to_a_month)]
     pub duration: Option<Duration>,
     /// Go on until the pool has changed so many times, however slow the machine is.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -150,17 +150,17 @@ pub struct ChurnOptions {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub total: u64,
     /// Give up after so long if it has not; the run then counts as failed.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "10m")]
+    #[arg(long, value_parser = up_to_a_month, default_value = "10m")]
     pub limit: Duration,
     /// Wait so long for answers, and for the balancer to notice a death, instead of 10 s and 1.5 s:
     /// for machines that are busy with other things.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = up_to_a_month)]
     pub patience: Option<Duration>,
     /// Connections that are open at a time: 4000 if it is not given, 2000 beside a flood.
     #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub connections: Option<usize>,
-    /// Backends in the lab; three quarters of them are in the pool at the start.
-    #[arg(long, default_value_t = 12)]
+    /// Backends in the lab, 2 to 200; three quarters of them are in the pool at the start, and two at least.
+    #[arg(long, default_value_t = 12, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=weir_lab::topology::MAX_BACKENDS as u64))]
     pub backends: usize,
     /// Seconds between two changes of the pool, on average, 0.05 to 3600 (0.75 if it is not given).
     /// Changes that would blur each other wait longer.

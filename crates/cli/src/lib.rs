@@ -42,7 +42,7 @@ pub use pki::{PkiRole, PkiVerb, Place};
 
 use values::{
     address_and_port, address_or_route, change, flow_end, list_time, load, look_every, look_for,
-    name, patience, plane_kind, socket, weight,
+    name, patience, plane_kind, socket, up_to_a_month, weight,
 };
 
 /// What a command ends with.
@@ -90,7 +90,7 @@ pub enum AnnounceVerb {
         #[arg(long, default_value = USUAL_FILE)]
         config: PathBuf,
         /// For how long it must not have answered.
-        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = up_to_a_month)]
         after: Duration,
     },
 }
@@ -691,11 +691,11 @@ pub enum BackendVerb {
         #[arg(long)]
         wait: bool,
         /// Wait for so long at most, such as 5m; then say how many connections are left, and end with 1.
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait")]
+        #[arg(long, value_name = "TIME", value_parser = up_to_a_month, requires = "wait")]
         deadline: Option<Duration>,
         /// With a method that does not tell connections by backend: it has none if no packet has come for so
         /// long.
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait",
+        #[arg(long, value_name = "TIME", value_parser = up_to_a_month, requires = "wait",
               default_value = "60s")]
         quiet: Duration,
         /// What the instance must be like.

@@ -95,6 +95,13 @@ pub(crate) fn look_for(text: &str) -> Result<Duration, String> {
     looks.then_some(time).ok_or_else(|| "nothing comes in no time: give one such as 10s".into())
 }
 
+/// How long something may go on, or be waited for.
+pub(crate) fn up_to_a_month(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = time <= Duration::from_secs(30 * 24 * 3600);
+    fits.then_some(time).ok_or_else(|| "give 30d at most".into())
+}
+
 /// For how long nothing need be heard.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
@@ -123,6 +130,17 @@ pub(crate) fn load(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_on_ends_within_a_month() {
+        for (good, seconds) in [("0s", 0), ("90s", 90), ("30d", 30 * 24 * 3600)] {
+            assert_eq!(up_to_a_month(good), Ok(Duration::from_secs(seconds)), "{good}");
+        }
+        for bad in ["30d 1s", "99999999999d"] {
+            assert_eq!(up_to_a_month(bad), Err("give 30d at most".to_owned()), "{bad}");
+        }
+        assert!(up_to_a_month("a while").is_err());
+    }
 
     #[test]
     fn addresses_and_routes_are_read() {

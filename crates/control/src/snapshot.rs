@@ -371,7 +371,7 @@ fn decide(
         Ok(None) => {}
         Err(reason) => said.is_dropped(reason),
     }
-    said.has_asked(&notes);
+    said.has_asked(&notes, |id| pool.find(id).map(|one| one.name.clone()));
     if first.backend != decided.backend {
         let name = first.backend.ok().and_then(|id| pool.find(id));
         said.backend_if_new = name.map(|backend| backend.name.clone());

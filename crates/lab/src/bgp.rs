@@ -95,7 +95,7 @@ impl Bgp {
         let programs = [Speaker::Bird, speaker].map(Speaker::program);
         let programs = programs.map(|(program, package)| (Path::new(program), package));
         if let Some(why) = missing(&programs, &Path::new("/proc/sys/net").join(HASH_SEED)) {
-            return Err(Error::BadSpec(why));
+            return Err(Error::Missing(why));
         }
         let Some(router) = lab.router() else {
             return Err(Error::BadSpec("a router with BGP is the one of a fleet".into()));

@@ -11,6 +11,9 @@ pub enum Error {
     /// The caller asked for something that the address plan cannot hold.
     #[error("{0}")]
     BadSpec(String),
+    /// What it needs is not on this machine.
+    #[error("{0}")]
+    Missing(String),
     /// A system call or a file operation failed; a namespace, a link, a program or a process could
     /// not be had.
     #[error(transparent)]

@@ -44,7 +44,7 @@ impl P4Switch {
     pub(crate) fn compile(netns: NetNs, directory: &Path, program: Program) -> Result<Self> {
         for tool in [COMPILER, SWITCH] {
             if !is_in_path(tool) {
-                return Err(Error::BadSpec(missing(tool)));
+                return Err(Error::Missing(missing(tool)));
             }
         }
         let text = directory.join("p4");

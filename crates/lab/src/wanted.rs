@@ -285,6 +285,12 @@ fn in_tiers(spec: &mut DemoSpec) -> Result<()> {
             "two tiers of balancers are for {wanted}, not {method}: add --method {wanted}"
         ));
     }
+    if spec.balancer.service_lines.contains("answers = \"inline\"") {
+        return bad(
+            "answers do not pass the balancers of two tiers: leave --answers out, or give --answers backend"
+                .into(),
+        );
+    }
     spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
     spec.balancer.service_lines.clear();
     spec.traffic.mix.udp = 0.0;
@@ -564,6 +570,27 @@ mod tests {
         let words = ["places in one balancer's memory", "--topology tiers in the place of --fleet"];
         assert!(words.iter().all(|words| refused.contains(words)), "{refused}");
         assert!(of("ecmp").unwrap_err().contains("add --method cheetah"));
+    }
+
+    #[test]
+    fn two_tiers_have_backends_that_answer_clients_directly() {
+        let of = |method: &str, answers: Option<&str>| {
+            let mut spec = DemoSpec::new("weir", 5);
+            suit(&mut spec, method);
+            spec.balancer.method = method.into();
+            if let Some(answers) = answers {
+                answered_by(&mut spec, answers).map_err(|error| error.to_string())?;
+            }
+            in_tiers(&mut spec).map_err(|error| error.to_string())?;
+            Ok::<_, String>(spec)
+        };
+        for answers in [None, Some("backend")] {
+            let spec = of("cheetah-stateful", answers).unwrap();
+            assert!(spec.lab.agent.is_some() && spec.balancer.service_lines.is_empty());
+        }
+        let refused = of("cheetah-stateful", Some("inline")).unwrap_err();
+        assert!(refused.contains("leave --answers out, or give --answers backend"), "{refused}");
+        assert!(of("cheetah", None).unwrap_err().contains("add --method cheetah-stateful"));
     }
 
     #[test]

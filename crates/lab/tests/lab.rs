@@ -223,6 +223,17 @@ fn an_interrupted_lab_leaves_nothing() {
     assert_eq!(traces(&id), Vec::<String>::new());
 }
 
+/// Whoever ends a process may send the same to its group: a second signal does not keep it from removing what it has
+/// made.
+#[test]
+fn a_lab_that_is_interrupted_twice_leaves_nothing() {
+    let (mut helper, id) = start_helper("twice");
+    signal(&helper, "TERM");
+    signal(&helper, "TERM");
+    assert!(helper.wait().unwrap().success());
+    assert_eq!(traces(&id), Vec::<String>::new());
+}
+
 #[test]
 fn a_dead_lab_is_swept_up_and_a_living_one_is_not() {
     let (mut helper, id) = start_helper("dead");

@@ -50,56 +50,81 @@ pub enum Note {
     CloseSlot(u16),
 }
 
+/// A note in words, and what its backends are called.
+struct Words<'a> {
+    note: Note,
+    name: &'a dyn Fn(BackendId) -> String,
+}
+
+impl Note {
+    /// In words, with the names of backends. One that has none is told by its number.
+    pub fn words(&self, name: impl Fn(BackendId) -> Option<String>) -> String {
+        let name = |backend: BackendId| name(backend).unwrap_or_else(|| backend.to_string());
+        Words { note: *self, name: &name }.to_string()
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |backend: BackendId| backend.to_string();
+        fmt::Display::fmt(&Words { note: *self, name: &name }, f)
+    }
+}
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name;
         let asked = |f: &mut fmt::Formatter<'_>, what: &str, found: Option<BackendId>| match found {
-            Some(backend) => write!(f, "{what}: backend {backend}"),
+            Some(backend) => write!(f, "{what}: backend {}", name(backend)),
             None => write!(f, "{what}: no"),
         };
-        match *self {
-            Self::Pending(found) => asked(f, "pending", found),
-            Self::NotePending(backend) => write!(f, "would note it as pending at {backend}"),
-            Self::Pinned(found) => asked(f, "pinned", found),
-            Self::Report(backend, EventKind::Start) => {
-                write!(f, "would report a start at {backend}")
+        match self.note {
+            Note::Pending(found) => asked(f, "pending", found),
+            Note::NotePending(backend) => {
+                write!(f, "would note it as pending at {}", name(backend))
             }
-            Self::Report(backend, EventKind::End) => write!(f, "would report an end at {backend}"),
-            Self::Mark => f.write_str("would mark it as active"),
-            Self::Seen(seen) => write!(f, "seen recently: {}", if seen { "yes" } else { "no" }),
-            Self::Connection(found) => asked(f, "connection table", found.map(|c| c.backend)),
-            Self::Track(entry) => write!(f, "would track it at {}", entry.backend),
-            Self::Incarnation(backend, found) => {
-                write!(
-                    f,
-                    "backend {backend} present: {}",
-                    if found.is_some() { "yes" } else { "no" }
-                )
+            Note::Pinned(found) => asked(f, "pinned", found),
+            Note::Report(backend, EventKind::Start) => {
+                write!(f, "would report a start at {}", name(backend))
             }
-            Self::Down(backend, down) => {
-                write!(f, "backend {backend} down: {}", if down { "yes" } else { "no" })
+            Note::Report(backend, EventKind::End) => {
+                write!(f, "would report an end at {}", name(backend))
             }
-            Self::Known(found) => asked(f, "known without a cookie", found),
-            Self::Remember(backend) => write!(f, "would remember it at {backend}"),
-            Self::Schedule(found) => asked(f, "scheduler", found),
-            Self::Turn(turn) => write!(f, "turn {turn}"),
-            Self::Load(backend, BackendLoad { value, weight }) => {
-                write!(f, "load of backend {backend}: {value}, with weight {weight}")
+            Note::Mark => f.write_str("would mark it as active"),
+            Note::Seen(seen) => write!(f, "seen recently: {}", if seen { "yes" } else { "no" }),
+            Note::Connection(found) => asked(f, "connection table", found.map(|c| c.backend)),
+            Note::Track(entry) => write!(f, "would track it at {}", name(entry.backend)),
+            Note::Incarnation(backend, found) => {
+                let present = if found.is_some() { "yes" } else { "no" };
+                write!(f, "backend {} present: {present}", name(backend))
             }
-            Self::Count(backend, true) => {
-                write!(f, "would count one more connection at {backend}")
+            Note::Down(backend, down) => {
+                write!(f, "backend {} down: {}", name(backend), if down { "yes" } else { "no" })
             }
-            Self::Count(backend, false) => {
-                write!(f, "would count one connection less at {backend}")
+            Note::Known(found) => asked(f, "known without a cookie", found),
+            Note::Remember(backend) => write!(f, "would remember it at {}", name(backend)),
+            Note::Schedule(found) => asked(f, "scheduler", found),
+            Note::Turn(turn) => write!(f, "turn {turn}"),
+            Note::Load(backend, BackendLoad { value, weight }) => {
+                write!(f, "load of backend {}: {value}, with weight {weight}", name(backend))
             }
-            Self::OpenSlot(backend, _) => write!(f, "would take a slot for it at {backend}"),
-            Self::Slot(part, found) => {
+            Note::Count(backend, true) => {
+                write!(f, "would count one more connection at {}", name(backend))
+            }
+            Note::Count(backend, false) => {
+                write!(f, "would count one connection less at {}", name(backend))
+            }
+            Note::OpenSlot(backend, _) => {
+                write!(f, "would take a slot for it at {}", name(backend))
+            }
+            Note::Slot(part, found) => {
                 write!(f, "slot of cookie {part:#x}: ")?;
                 match found {
-                    Some(backend) => write!(f, "backend {backend}"),
+                    Some(backend) => write!(f, "backend {}", name(backend)),
                     None => f.write_str("no"),
                 }
             }
-            Self::CloseSlot(part) => write!(f, "would give back the slot of cookie {part:#x}"),
+            Note::CloseSlot(part) => write!(f, "would give back the slot of cookie {part:#x}"),
         }
     }
 }

@@ -132,8 +132,8 @@ fn service(text: &mut Text, service: &ServiceStatus) {
     }
     if let Some(slots) = &service.slots {
         text.line(format_args!(
-            "connections by index: {} of {} slots; {} found none; {} cookies named a free slot, {} \
-             another flow's",
+            "connections by index: {} of {} slots; {} found none; {} packets named a free slot, {} \
+             another flow's: with stale or forged cookies, or of connections without a slot",
             slots.used, slots.slots, slots.full, slots.stale_cookies, slots.foreign_cookies
         ));
     }

@@ -590,10 +590,11 @@ impl Ready {
         }
         if let Some(agent) = self.timestamps.take() {
             let change = Change::Timestamps { interfaces: self.wanted.interfaces.clone() };
+            let left = crate::left_without(agent.carried());
             // What is left of it, also of agents before this one, is undone with all else.
             if agent.end().is_ok() && self.state.changes().contains(&change) {
                 self.state.forget(&change)?;
-                say(format_args!("writes no more cookies"));
+                say(format_args!("writes no more cookies{left}"));
             }
         }
         result.and(undo_all(&mut self.state, say))
@@ -731,8 +732,8 @@ fn undo_one(state: &mut State, change: &Change, say: Say<'_>) -> Result<(), Erro
         Change::Timestamps { interfaces } => {
             let here = interfaces.iter().filter(|name| Interface::find(name).is_ok());
             let options = Options { interfaces: here.cloned().collect(), ..Options::default() };
-            Agent::clear(&options)?;
-            say(format_args!("writes no more cookies"));
+            let left = crate::left_without(Agent::clear(&options)?);
+            say(format_args!("writes no more cookies{left}"));
         }
     }
     state.forget(change)

@@ -276,7 +276,7 @@ impl<P: Plane> Engine<P> {
             Ok(backend) => self.name_backend(service, backend, flow, &mut said),
             Err(reason) => said.is_dropped(reason),
         }
-        said.has_asked(&notes);
+        said.has_asked(&notes, |id| service.name_of(id));
         if first.backend != decided.backend {
             said.backend_if_new = first.backend.ok().and_then(|id| service.name_of(id));
         }

@@ -1,9 +1,10 @@
 //! Packets that say that something is wrong: when that begins, and until when it is to be said. First packets that are
 //! dropped because more flows have begun during a change of a pool than are remembered meanwhile; packets without the
-//! cookie that their backend was told; services whose answers are to pass here, and do not; and frames that are lost on
-//! their way out.
+//! cookie that their backend was told; services whose answers are to pass here, and do not; connections that count in no
+//! load; and frames that are lost on their way out.
 
 mod lost;
+mod uncounted;
 
 use super::Engine;
 use super::service::ServiceRuntime;
@@ -40,6 +41,8 @@ pub(super) struct Lately {
     last: Option<ServiceId>,
     /// Frames that are lost on their way out.
     lost: lost::Losses,
+    /// Connections that count in no load.
+    uncounted: uncounted::Uncounted,
 }
 
 /// Packets that are counted.

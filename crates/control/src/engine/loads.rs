@@ -214,6 +214,6 @@ impl<P: Plane> Engine<P> {
                 }
             }
         }
-        Ok(())
+        self.look_at_uncounted()
     }
 }

@@ -701,6 +701,7 @@ impl<P: Plane> Engine<P> {
                 .chain(discover::warnings(&services))
                 .chain(self.bare_warning())
                 .chain(self.unanswered_warnings())
+                .chain(self.uncounted_warnings())
                 .chain(self.lost_warnings())
                 .chain(self.announce_warning())
                 .chain(held)

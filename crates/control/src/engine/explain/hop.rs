@@ -9,7 +9,7 @@ use crate::neigh::{self, NeighError};
 use std::net::{IpAddr, SocketAddr};
 use weir_plane::forward::NextHop;
 use weir_plane::{Hop, Plane};
-use weir_steering::Note;
+use weir_steering::{BackendId, Note};
 use weir_wire::{FlowKey, Reason, unmap_address};
 
 impl Explanation {
@@ -28,12 +28,12 @@ impl Explanation {
         }
     }
 
-    /// What the decision asked and told. What is dropped behind it was marked all the same, and whoever reads that takes
-    /// it for forwarded.
-    pub(crate) fn has_asked(&mut self, notes: &[Note]) {
+    /// What the decision asked and told, with the names of backends. What is dropped behind it was marked all the same,
+    /// and whoever reads that takes it for forwarded.
+    pub(crate) fn has_asked(&mut self, notes: &[Note], name: impl Fn(BackendId) -> Option<String>) {
         let dropped = self.dropped.is_some();
         let shown = notes.iter().filter(|note| !(dropped && **note == Note::Mark));
-        self.asked = shown.map(Note::to_string).collect();
+        self.asked = shown.map(|note| note.words(&name)).collect();
     }
 }
 

@@ -116,3 +116,30 @@ fn a_flow_of_datagrams_was_seen_if_it_was() {
     assert_eq!(seen(&world, 1), "seen recently: yes");
     assert_eq!(seen(&world, 2), "seen recently: no");
 }
+
+/// What was asked names backends as all else does, and not by their numbers.
+#[test]
+fn what_was_asked_is_told_with_names() {
+    for method in ["tracked", "cheetah", "cheetah-stateful"] {
+        let mut world = World::with(1, &format!("method = {method:?}"));
+        for name in ["b4", "b5"] {
+            let new = backend(0, name[1..].parse().expect("a number"));
+            world.ask(|reply| Command::Add("a".into(), Box::new(new), reply)).expect("it is new");
+        }
+        world.open(0..40);
+        let mut named = 0;
+        for client in 0..40 {
+            let said = explained(&world, &flow(0, client));
+            let name = said.backend.as_deref().expect("it has one");
+            let told = format!("backend {name}");
+            let number = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
+            for note in &said.asked {
+                named += usize::from(note.contains(&told));
+                let mut after = note.split("backend ").skip(1);
+                assert!(!after.any(number), "{method}: {note}");
+            }
+        }
+        // A cookie that names its backend's number asks nobody.
+        assert!(named >= 8, "{method}: {named}");
+    }
+}

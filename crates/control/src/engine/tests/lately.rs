@@ -78,6 +78,37 @@ fn answers_that_do_not_pass_are_missed() {
     assert_eq!(about(&world, WORDS), Vec::<String>::new(), "one has passed");
 }
 
+/// Connections without timestamps, where loads are open connections: they are at no backend for the scheduler.
+#[test]
+fn connections_that_count_in_no_load_are_told_of_while_they_are_many() {
+    const WORDS: &str = "have begun without TCP timestamps";
+    for scheduler in ["least", "p2c", "awrr"] {
+        let fields = format!("method = \"cheetah\"\nscheduler = {scheduler:?}");
+        let mut world = World::with(1, &fields);
+        world.engine.recount().expect("readable");
+        world.start(0, 0..15);
+        world.engine.recount().expect("readable");
+        assert_eq!(about(&world, WORDS), Vec::<String>::new(), "{scheduler}: a few");
+        world.start(0, 1_000..1_300);
+        world.engine.recount().expect("readable");
+        let said = about(&world, WORDS);
+        assert_eq!(said.len(), 1, "{scheduler}: {said:?}");
+        assert!(said[0].starts_with("service a: 300 connections"), "{said:?}");
+        assert!(["(b1: ", ", b2: ", ", b3: "].iter().all(|one| said[0].contains(one)), "{said:?}");
+        assert!(said[0].contains(&format!("looks idle to scheduler = {scheduler:?}")), "{said:?}");
+        world.engine.ahead += 600;
+        world.engine.recount().expect("readable");
+        assert_eq!(about(&world, WORDS), Vec::<String>::new(), "{scheduler}: no more have come");
+    }
+    // What goes by told loads counts nothing.
+    let told = "method = \"cheetah\"\nscheduler = \"least\"\nload = \"told\"";
+    let mut world = World::with(1, told);
+    world.engine.recount().expect("readable");
+    world.start(0, 0..300);
+    world.engine.recount().expect("readable");
+    assert_eq!(about(&world, WORDS), Vec::<String>::new());
+}
+
 /// Frames that were forwarded and are lost on their way out: where they are many, and until they are not.
 #[test]
 fn frames_that_are_lost_are_told_of_while_they_are_many() {

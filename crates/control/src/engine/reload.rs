@@ -244,6 +244,7 @@ impl<P: Plane> Engine<P> {
         let (plan, mut notes) = self.plan(config, how)?;
         let mut prepared = Prepared::default();
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
+            self.keep_lists_of(config);
             match self.write_plan_down(&plan, &prepared) {
                 // A first start forwards all the same: what could not be written is tried again, and
                 // said. So does one that resumes and changes nothing that the next start could not find
@@ -263,9 +264,14 @@ impl<P: Plane> Engine<P> {
         });
         if let Err(error) = ready {
             self.undo(prepared, how);
+            // A start that is refused knows some services only, and what was kept is of all.
+            if !how.start {
+                self.forget_lists();
+            }
             return Err(if how.start { error } else { error.of_undone() });
         }
         let failures = self.switch(plan, prepared, config, how);
+        self.forget_lists();
         notes.extend(crate::doctor::against_inline(config));
         Ok(Followed { failures, notes })
     }

@@ -55,6 +55,8 @@ pub(super) struct Planned {
     pub now: Option<String>,
     pub wanted: Service,
     pub change: Change,
+    /// Of the connections that break by that some may go on.
+    pub partly: bool,
     /// What tells its addresses apart, and what others had of it, whose connections are to be forgotten.
     salts: (Salts, Vec<Salt>),
     pub pool: Vec<PoolMember>,
@@ -70,6 +72,8 @@ pub(super) struct Planned {
 /// What becomes of the connections of a service.
 struct Looked {
     change: Change,
+    /// As [`Planned::partly`].
+    partly: bool,
     /// Those that come under another service, if any may break by that.
     loss: Option<Loss>,
 }
@@ -297,20 +301,25 @@ impl<P: Plane> Engine<P> {
         for ((wanted, now), loss) in config.services.iter().zip(pairs).zip(losses) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
-            let others = now.and_then(|now| {
-                readdressed(&now.configured, wanted)
-                    .or_else(|| self.resourced(now, wanted, config, rules.as_ref()))
-            });
-            let change = others.map_or(change, Change::Breaks);
+            let all = now.and_then(|now| readdressed(&now.configured, wanted));
+            let sources = now.and_then(|now| self.resourced(now, wanted, config, rules.as_ref()));
+            let sources = sources.filter(|_| all.is_none());
+            // Which source a connection would have, only the data plane knows.
+            let partly = sources.is_some() && !matches!(change, Change::Breaks(_));
+            let change = all.or(sources).map_or(change, Change::Breaks);
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
                 // What is done breaks those that are there; what is refused would break others, too.
+                let known = self.count_known(now);
                 let which = match breaking {
-                    true => words::in_words(self.count_known(now), "breaks", "break"),
-                    false => self.breaking(now),
+                    true => words::in_words(known, "breaks", "break"),
+                    false => words::breaking_in_words(known),
                 };
+                let up_to =
+                    if partly && known.is_some_and(|known| known > 0) { "up to " } else { "" };
+                let which = format!("{up_to}{which}");
                 let what = format!("service {}: {why}; {which}", wanted.name);
                 if breaking {
                     notes.push(what);
@@ -329,7 +338,7 @@ impl<P: Plane> Engine<P> {
                     refused.push(self.source().place(Table::Service(by), "vip") + &what);
                 }
             }
-            changes.push(Looked { change, loss });
+            changes.push(Looked { change, partly, loss });
         }
         if !refused.is_empty() {
             return Err(unless_breaking(&refused.join("; ")));
@@ -349,7 +358,7 @@ impl<P: Plane> Engine<P> {
         let mut services = Vec::new();
         let pairs = self.pairs(&config.services);
         for ((wanted, looked), now) in config.services.iter().zip(changes).zip(pairs) {
-            let Looked { change, loss } = looked;
+            let Looked { change, partly, loss } = looked;
             if let Some(now) = now {
                 there.remove(now.configured.name.as_str());
                 notes.extend(self.moved(now, wanted));
@@ -359,7 +368,7 @@ impl<P: Plane> Engine<P> {
             }
             let most = config.limits.backends;
             let planned = self.plan_service(now, wanted, change, (&mut numbers, most), how)?;
-            let planned = Planned { loss, ..planned };
+            let planned = Planned { loss, partly, ..planned };
             notes.extend(now.and_then(|now| self.left_behind(now, &planned.leaving)));
             services.push(planned);
         }
@@ -417,6 +426,7 @@ impl<P: Plane> Engine<P> {
             wanted: wanted.clone(),
             dirty: change != Change::Same,
             change,
+            partly: false,
             pool: Vec::new(),
             new: Vec::new(),
             leaving: Vec::new(),

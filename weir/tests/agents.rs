@@ -351,6 +351,36 @@ fn who_takes_no_packets_yet_is_not_announced() {
     assert!(!warnings.contains("no packets are taken yet"), "{warnings}");
 }
 
+/// A certificate that is gone keeps no start from looking after packets that are forwarded: it is said, and agents are
+/// listened for when it is back. A first start refuses.
+#[test]
+fn without_its_certificate_a_balancer_goes_on() {
+    let _alone = common::alone();
+    let world = World::new("");
+    let mut held = common::hold_both(&world.lab, 60);
+    let certificate = directory(&world.lab).join("lb.pem");
+    let aside = certificate.with_extension("aside");
+    world.balancer.kill();
+    fs::rename(&certificate, &aside).unwrap();
+    world.balancer.launch().unwrap();
+    common::eventually("it is said", || {
+        let warnings = world.status()["warnings"].to_string();
+        warnings.contains("agents: ") && warnings.contains("lb.pem")
+    });
+    common::assert_unbroken(&mut held, "without a certificate", &world.balancer);
+    fs::rename(&aside, &certificate).unwrap();
+    world.told();
+    common::eventually("it is said no more", || {
+        !world.status()["warnings"].to_string().contains("lb.pem")
+    });
+    let name = world.balancer.pins();
+    let name = name.file_name().unwrap().to_str().unwrap();
+    world.balancer.kill();
+    assert!(common::weir_in(&world.lab, &["unload", "--name", name]).status.success());
+    fs::rename(&certificate, &aside).unwrap();
+    assert!(world.balancer.launch().is_err());
+}
+
 /// Where agents are listened for is what the file says now, and not what it said before.
 #[test]
 fn a_reload_listens_elsewhere_at_once() {

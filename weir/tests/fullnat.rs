@@ -167,6 +167,8 @@ fn it_is_explained_and_changes_that_break_are_refused() {
         let refused = balancer.command(&["reload"]).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
         assert!(refused.contains("--break-connections does it all the same"), "{refused}");
+        // With other sources some may keep what they have.
+        assert_eq!(refused.contains("; up to "), why.starts_with("with other"), "{refused}");
     }
     fs::write(balancer.config(), &text).unwrap();
     common::assert_unbroken(&mut held, "after refusals", &balancer);
@@ -323,6 +325,8 @@ fn connections_come_from_the_sources_that_a_backend_names() {
     let why = "nat_sources: with others, backend b0 would find packets of its connections with another source";
     assert_eq!(plan.status.code(), Some(4), "{}", common::stderr(&plan));
     assert!(common::stdout(&plan).contains(why), "{}", common::stdout(&plan));
+    let many = "known connections, of which up to ";
+    assert!(common::stdout(&plan).contains(many), "{}", common::stdout(&plan));
     let refused = balancer.command(&["reload"]).unwrap_err().to_string();
     assert!(refused.contains(why), "{refused}");
     fs::write(balancer.config(), &text).unwrap();

@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -359,4 +360,99 @@ fn killed_while_lists_change() {
         assert_taken(&lab, &balancer, [true, !denies], &format!("round {round}"));
         thread::sleep(Duration::from_millis(random.random_range(0..20)));
     }
+}
+
+/// Whoever writes a list may spoil it while nobody reads it: a start over a running data plane goes on with what the
+/// lists said when they came into force, says so, and takes the file again when it is mended.
+#[test]
+fn a_spoilt_list_leaves_nobody_without_a_control_plane() {
+    let _alone = common::alone();
+    let (lab, balancer) = lab();
+    let beside = |name: &str| balancer.config().with_file_name(name);
+    let kept = || -> Vec<(String, u64)> {
+        let entries = fs::read_dir(balancer.run_dir().join("lists")).unwrap();
+        let about = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().ino())
+        };
+        entries.map(about).collect()
+    };
+    let (denied, allowed) = ("10.77.101.0/24\nfd77::65:0/112\n", "10.77.1.0/24\nfd77::1:0/112\n");
+    let (deny, allow) = ("deny_file = \"deny.txt\"", "allow_file = \"allow.txt\"");
+    fs::write(beside("deny.txt"), denied).unwrap();
+    fs::write(beside("allow.txt"), allowed).unwrap();
+    for (lines, name, good, spoilt) in [
+        (
+            deny,
+            "deny.txt",
+            denied,
+            &[
+                (None, "deny.txt: No such file"),
+                (Some("10.77.101.0/24\n192.0.2.0/2x\n"), "deny.txt:2: "),
+                (Some("\u{0}\u{0}"), "deny.txt:1: "),
+            ][..],
+        ),
+        (allow, "allow.txt", allowed, &[(Some(""), "allows no source at all")][..]),
+    ] {
+        reload(&balancer, lines);
+        assert_taken(&lab, &balancer, [true, false], lines);
+        // All services have one list, and it is written once.
+        let before = kept();
+        assert_eq!(before.len(), 1, "{before:?}");
+        reload(&balancer, lines);
+        assert_eq!(kept(), before);
+        for (text, words) in spoilt {
+            balancer.kill();
+            match text {
+                Some(text) => fs::write(beside(name), text).unwrap(),
+                None => fs::remove_file(beside(name)).unwrap(),
+            }
+            balancer.launch().unwrap();
+            let status = balancer.status().unwrap();
+            let said = status["warnings"].to_string();
+            assert!(said.contains("would be refused") && said.contains(words), "{words}: {said}");
+            assert!(common::log(&balancer).contains(words), "{words}");
+            assert_taken(&lab, &balancer, [true, false], words);
+            // It looks after its backends.
+            common::command(&balancer, "backend drain web4 b1");
+            common::command(&balancer, "backend drain web4 b1 --undo");
+            assert!(balancer.command(&["reload"]).is_err(), "it is still spoilt");
+            // Whoever starts again finds the same.
+            balancer.kill();
+            balancer.launch().unwrap();
+            assert_taken(&lab, &balancer, [true, false], words);
+            assert_eq!(kept(), before, "{words}");
+            fs::write(beside(name), good).unwrap();
+            reload(&balancer, lines);
+            assert_taken(&lab, &balancer, [true, false], "after the list was mended");
+        }
+    }
+
+    // What goes on in the place of a file has the lists that it had, whatever theirs say by now.
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    balancer.kill();
+    fs::write(beside("allow.txt"), "10.0.0.0/8\nfd77::/16\n").unwrap();
+    fs::write(balancer.config(), format!("{text}\n[[bad")).unwrap();
+    balancer.launch().unwrap();
+    assert_taken(&lab, &balancer, [true, false], "with a file that is spoilt");
+    fs::write(balancer.config(), &text).unwrap();
+    reload(&balancer, allow);
+    assert_taken(&lab, &balancer, [true, true], "with the file and its list");
+    // What somebody clears away is kept again, and what is not needed any more is not.
+    let before = kept();
+    fs::remove_dir_all(balancer.run_dir().join("lists")).unwrap();
+    common::eventually("what the list said is kept again", || {
+        balancer.run_dir().join("lists").join(&before[0].0).is_file()
+    });
+    reload(&balancer, "");
+    assert!(kept().is_empty(), "{:?}", kept());
+
+    // A first start has nothing to go on with.
+    reload(&balancer, deny);
+    let config = balancer.config().display().to_string();
+    assert!(balancer.stop(PATIENCE).is_some());
+    let unloaded = common::weir_in(&lab, &["unload", "--config", &config]);
+    assert!(unloaded.status.success(), "{}", common::stderr(&unloaded));
+    fs::remove_file(beside("deny.txt")).unwrap();
+    assert!(balancer.launch().is_err());
 }

@@ -152,7 +152,17 @@ fn what_is_none_of_its_own_goes_to_the_next_program() {
     passes("without a control plane", false);
     balancer.launch().unwrap();
     passes("after a restart", false);
+    // It is held, whatever is pinned there: a start that finds nothing goes on with it, and says so.
     drop(pinned);
+    balancer.kill();
+    balancer.launch().unwrap();
+    let said = balancer.status().unwrap()["warnings"].to_string();
+    for words in ["would be refused", "balancer.next_program"] {
+        assert!(said.contains(words), "{said}");
+    }
+    passes("after a start that finds nothing there", false);
+    assert!(balancer.command(&["reload"]).is_err());
+    passes("after another refusal", false);
     std::fs::write(balancer.config(), &plain).unwrap();
     balancer.command(&["reload"]).unwrap();
     passes("without again", true);

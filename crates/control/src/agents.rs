@@ -78,7 +78,9 @@ pub async fn serve(
                 served.until_another(listener, tls, &agents, &mut wanted, &trouble).await;
             }
             Err(why) => {
-                warn!(why, "cannot listen for agents");
+                if trouble.borrow().as_ref() != Some(&why) {
+                    warn!(why, "cannot listen for agents");
+                }
                 trouble.send_replace(Some(why));
                 let changed = wanted.changed();
                 if let Ok(Err(_)) = timeout(AGAIN, changed).await {

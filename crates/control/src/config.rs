@@ -70,7 +70,7 @@ pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub(crate) use include::followed_by;
 pub use include::in_one;
-pub use lists::Lists;
+pub use lists::{KeptLists, Lists};
 pub use maintenance::{Window, WindowError};
 pub use new_flows::{FlowRate, NewFlows};
 pub use place::{Source, Table, place_of};
@@ -836,7 +836,22 @@ impl Config {
         plane: Option<PlaneKind>,
     ) -> Result<Self, ConfigError> {
         let methods: Vec<MethodId> = weir_dataplane::methods().collect();
-        Self::parse_whole(folder, text, file_name, &methods, plane)
+        Self::parse_whole((folder, None), text, file_name, &methods, plane)
+    }
+
+    /// As [`parse_with`](Self::parse_with), of a text that was in force: lists of sources that stand in files of their
+    /// own are as they were then, if they were kept.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn parse_kept(
+        text: &str,
+        file_name: &str,
+        plane: Option<PlaneKind>,
+        lists: Option<&KeptLists>,
+    ) -> Result<Self, ConfigError> {
+        let methods: Vec<MethodId> = weir_dataplane::methods().collect();
+        Self::parse_whole((beside(file_name), lists), text, file_name, &methods, plane)
     }
 
     /// As [`parse`](Self::parse), for a data plane that runs these methods.
@@ -848,17 +863,18 @@ impl Config {
         file_name: &str,
         methods: &[MethodId],
     ) -> Result<Self, ConfigError> {
-        Self::parse_whole(beside(file_name), text, file_name, methods, None)
+        Self::parse_whole((beside(file_name), None), text, file_name, methods, None)
     }
 
     fn parse_whole(
-        folder: &Path,
+        (folder, lists): (&Path, Option<&KeptLists>),
         text: &str,
         file_name: &str,
         methods: &[MethodId],
         plane: Option<PlaneKind>,
     ) -> Result<Self, ConfigError> {
-        let mut problems = error::Problems::new(text, file_name).in_folder(folder);
+        let mut problems =
+            error::Problems::new(text, file_name).in_folder(folder).with_lists(lists);
         let resolved = written::parse(text, &mut problems)
             .and_then(|file| validate::validate(file, methods, plane, &mut problems))
             .map(resolve::resolve);

@@ -443,7 +443,7 @@ fn number_of(file: &str) -> Option<u64> {
 
 /// A folder that only its owner reads: files may have keys in them. A link to one is refused, as it may lead
 /// anywhere.
-fn private(folder: &Path) -> Result<(), StoreError> {
+pub(crate) fn private(folder: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::DirBuilderExt;
     let made = match fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

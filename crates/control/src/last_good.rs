@@ -6,7 +6,8 @@
 //! getting connections. So a start over a running data plane takes the file's last good text, which the
 //! history has, and says so until the file is mended and reloaded. A first start refuses.
 
-use crate::config::{Config, ConfigError, PlaneKind};
+use crate::config::{Config, ConfigError, KeptLists, PlaneKind};
+use crate::engine::kept::lists::kept_lists;
 use crate::engine::{EngineError, loaded, pin_directory};
 use crate::history::{History, dir_of};
 use crate::store::RunLock;
@@ -32,6 +33,8 @@ pub struct Instead {
     pub why: String,
     /// The text itself.
     pub text: String,
+    /// What its lists of sources said when they came into force.
+    pub lists: KeptLists,
 }
 
 /// What was in force last.
@@ -42,12 +45,15 @@ pub struct Found {
     pub number: u64,
     /// The text itself.
     pub text: String,
+    /// What its lists of sources said when they came into force.
+    pub lists: KeptLists,
 }
 
 impl Found {
     /// It is in force in the place of a file that would be refused.
     pub fn instead(&self, why: String) -> Instead {
-        Instead { number: self.number, why, text: self.text.clone() }
+        let (text, lists) = (self.text.clone(), self.lists.clone());
+        Instead { number: self.number, why, text, lists }
     }
 }
 
@@ -104,10 +110,18 @@ fn find_in(run_dir: &Path, waits: bool, path: &Path, plane: Option<PlaneKind>) -
     }
     let number = history.current()?.number;
     let text = history.text(number).ok()?;
-    let config = Config::parse_with(&text, &path.display().to_string(), plane).ok()?;
+    // The text names the files of lists that it was in force with, and these may be spoilt as well.
+    let lists = kept_lists(run_dir);
+    let name = path.display().to_string();
+    let config = Config::parse_kept(&text, &name, plane, Some(&lists)).ok()?;
+    let found = Found { config, number, text, lists };
+    (goes_on(&found.config) && found.config.balancer.run_dir == run_dir).then_some(found)
+}
+
+/// Whether an earlier run has left a data plane in the kernel, by which packets are forwarded.
+pub fn goes_on(config: &Config) -> bool {
     let pins = pin_directory(&config.balancer.name);
-    let forwards = KernelPlane::left_in(&pins).is_ok_and(|left| left.is_some());
-    (forwards && config.balancer.run_dir == run_dir).then_some(Found { config, number, text })
+    KernelPlane::left_in(&pins).is_ok_and(|left| left.is_some())
 }
 
 /// Notes beside an instance's pins where its run directory is, for a start whose file does not tell. A file

@@ -68,9 +68,13 @@ pub async fn run(
     let (where_sought, sought) = watch::channel(Arc::default());
     let (where_agents, agents_at) = watch::channel(None);
     let (agents_trouble, trouble) = watch::channel(None);
-    // A start is refused before anything of it is in force.
-    if let Some(agents) = &config.agents {
-        agents.files().server()?;
+    // A start is refused before anything of it is in force. Where packets are forwarded already somebody has to look
+    // after that; the listener tries again.
+    if let Some(agents) = &config.agents
+        && let Err(why) = agents.files().server()
+        && !last_good::goes_on(config)
+    {
+        return Err(why.into());
     }
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();

@@ -638,6 +638,10 @@ impl Plane for LivePlane {
         self.kernel.hand_on(program)
     }
 
+    fn hand_on_as_before(&mut self) -> Result<bool, Error> {
+        self.kernel.hand_on_as_before()
+    }
+
     fn attach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {
         Ok(named(self.kernel.attach(interfaces, mode_of(how))?))
     }

@@ -757,6 +757,15 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
+    /// The same by the program that an earlier run has handed packets on to, whatever is pinned there by now. Returns
+    /// whether it has.
+    ///
+    /// # Errors
+    /// As there.
+    fn hand_on_as_before(&mut self) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
+
     /// Takes frames from these interfaces, and from no others.
     ///
     /// # Errors

@@ -48,20 +48,24 @@ fn service(text: &mut Text, service: &ServicePlan) {
     };
     let was =
         service.was.as_ref().map(|was| format!(", called {was} until now")).unwrap_or_default();
-    let connections = match (&**change, service.connections, service.broken) {
+    let (known, broken, most) = (service.connections, service.broken, service.broken_at_most);
+    let connections = match (&**change, known, broken, most) {
         ("new", ..) => String::new(),
         // It is refused all the same, for the reason below.
-        ("refused", Some(0), _) => {
+        ("refused", Some(0), ..) => {
             ": no connection is known now, but those that begin before it is done would break"
                 .into()
         }
-        (_, Some(known), Some(broken)) => {
+        (_, Some(known), Some(broken), _) => {
             format!(": {}, of which {broken} would break", count(known))
         }
-        (_, Some(known), None) => {
+        (_, Some(known), None, Some(most)) => {
+            format!(": {}, of which up to {most} would break", count(known))
+        }
+        (_, Some(known), None, None) => {
             format!(": {}, of which an unknown number would break", count(known))
         }
-        (_, None, _) => ": an unknown number of connections".into(),
+        (_, None, ..) => ": an unknown number of connections".into(),
     };
     text.line(format_args!("{mark} service {name}{was}, {change}{connections}"));
     if let Some(why) = &service.why {
@@ -264,6 +268,26 @@ mod tests {
         assert!(none.contains("\n    nat_sources: others\n"), "{none}");
         let some = refused(2);
         assert!(some.contains("refused: 2 known connections, of which 2 would break"), "{some}");
+    }
+
+    /// Where the number of those that break is not known, it is said how many they may be, if that is.
+    #[test]
+    fn so_many_at_most_is_no_number_that_nobody_knows() {
+        let of = |more: &str| {
+            let report = format!(
+                r#"{{ "file": "weir.toml", "changes": true, "refused": true, "settings": [], "unchanged": 0,
+                "services": [{{ "name": "fn", "change": "refused", "fields": [], "backends": [],
+                "connections": 60, "broken": null{more} }}] }}"#
+            );
+            plan(&serde_json::from_str(&report).unwrap())
+        };
+        let most = of(", \"broken_at_most\": 4");
+        assert!(
+            most.contains("refused: 60 known connections, of which up to 4 would break"),
+            "{most}"
+        );
+        let none = of("");
+        assert!(none.contains("60 known connections; nobody knows how many would break"), "{none}");
     }
 
     /// The name that is to be comes first. What ends is said with its addresses, and one address is no other field

@@ -9,6 +9,7 @@ use std::string::FromUtf8Error;
 use serde::Serialize;
 
 use super::include;
+use super::lists::{KeptLists, Lists};
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +130,8 @@ pub(super) struct Problems<'a> {
     file: &'a str,
     /// Where files that the text names are looked for.
     folder: &'a Path,
+    /// What counts in the place of files that list sources.
+    lists: Option<&'a KeptLists>,
     /// Where each line begins.
     lines: Vec<usize>,
     /// The lines, from 1, behind which other files' texts stand, and the names of these.
@@ -142,12 +145,23 @@ impl<'a> Problems<'a> {
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let lines = [0].into_iter().chain(after).collect();
         let folder = super::beside(file);
-        Self { text, file, folder, lines, marks: include::marks(text), list: Vec::new() }
+        let marks = include::marks(text);
+        Self { text, file, folder, lists: None, lines, marks, list: Vec::new() }
     }
 
     /// The same of a text that is called otherwise than the file in which it is to be: that one is in this folder.
     pub(super) fn in_folder(self, folder: &'a Path) -> Self {
         Self { folder, ..self }
+    }
+
+    /// The same of a text that was in force with these lists of sources, whatever their files say by now.
+    pub(super) fn with_lists(self, lists: Option<&'a KeptLists>) -> Self {
+        Self { lists, ..self }
+    }
+
+    /// What counts for a service in the place of files that list sources.
+    pub(super) fn lists_of(&self, service: &str) -> Option<Lists> {
+        self.lists?.get(service).cloned()
     }
 
     pub(super) fn is_empty(&self) -> bool {

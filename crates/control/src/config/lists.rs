@@ -1,7 +1,8 @@
 //! The sources that a service takes packets from.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use weir_plane::{BYTES_PER_PREFIX, Prefix, SourceTable, Sources};
 
@@ -33,14 +34,26 @@ struct Told {
 struct Made {
     sources: Sources,
     table: SourceTable,
+    of_files: bool,
 }
 
+/// What the lists of services said when they came into force, by the services' names, for a start whose files say
+/// something else by now, or cannot be read.
+pub type KeptLists = BTreeMap<String, Lists>;
+
+/// Begins a text of lists that are kept.
+const HEAD: &str = "# Sources as they were listed when that came into force, for a start that cannot use their files\n";
+/// Begins a line of a prefix that allows, and one of a prefix that denies.
+const ALLOWS: &str = "allow ";
+const DENIES: &str = "deny ";
+
 impl Lists {
-    pub(super) fn new(sources: Sources) -> Self {
+    /// `of_files`: prefixes of them stand in files of their own.
+    pub(super) fn new(sources: Sources, of_files: bool) -> Self {
         let table = sources.table();
         let (allow, deny) = sources.counts();
         let told = Told { allow, deny, digest: format!("{:016x}", table.digest()) };
-        Self { told, made: Some(Arc::new(Made { sources, table })) }
+        Self { told, made: Some(Arc::new(Made { sources, table, of_files })) }
     }
 
     /// The same with others over them, each prefix once, with whether it allows ([`Sources::with`]); over no lists
@@ -51,7 +64,44 @@ impl Lists {
             Some(lists) => &lists.made.as_ref()?.sources,
             None => &none,
         };
-        Some(Self::new(sources.with(over)))
+        Some(Self::new(sources.with(over), false))
+    }
+
+    /// Whether prefixes of them were read from files of their own.
+    pub(crate) fn are_of_files(&self) -> bool {
+        self.made.as_ref().is_some_and(|made| made.of_files)
+    }
+
+    /// A name for what they say: two that say the same of every address, by as many prefixes, have one.
+    pub(crate) fn key(&self) -> String {
+        let Told { allow, deny, digest } = &self.told;
+        format!("{allow}-{deny}-{digest}")
+    }
+
+    /// All prefixes as a text, from which [`from_text`](Self::from_text) makes the same lists; none if they were not
+    /// read from the files that list them.
+    pub(crate) fn text(&self) -> Option<String> {
+        let made = self.made.as_ref()?;
+        let mut text = HEAD.to_owned();
+        for (prefix, allows) in made.sources.rules() {
+            let word = if allows { ALLOWS } else { DENIES };
+            // A text takes whatever is written to it.
+            let _ = writeln!(text, "{word}{prefix}");
+        }
+        Some(text)
+    }
+
+    /// The lists that a text was made of; none if it was not made so.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let rule = |line: &str| {
+            let (prefix, allows) = match line.strip_prefix(ALLOWS) {
+                Some(prefix) => (prefix, true),
+                None => (line.strip_prefix(DENIES)?, false),
+            };
+            Some((prefix.parse::<Prefix>().ok()?, allows))
+        };
+        let rules: Option<Vec<_>> = text.strip_prefix(HEAD)?.lines().map(rule).collect();
+        Some(Self::new(Sources::new(rules?).ok()?, true))
     }
 
     /// How many prefixes allow, and how many deny.
@@ -98,5 +148,35 @@ impl From<Told> for Lists {
 impl From<Lists> for Told {
     fn from(lists: Lists) -> Self {
         lists.told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_lists_says_the_same() {
+        let none: &[(&str, bool)] = &[];
+        for rules in [
+            none,
+            &[("192.0.2.0/24", false), ("192.0.2.7/32", true), ("2001:db8::/32", true)],
+            &[("0.0.0.0/0", false), ("::/0", false), ("2001:db8::1/128", false)],
+        ] {
+            let rules = rules
+                .iter()
+                .map(|(text, allows)| (text.parse::<Prefix>().expect("it is one"), *allows));
+            let sources = Sources::new(rules).expect("they agree");
+            let lists = Lists::new(sources, true);
+            let text = lists.text().expect("they are known");
+            let again = Lists::from_text(&text).expect("it is one");
+            assert_eq!(again, lists);
+            assert_eq!(again.key(), lists.key());
+            assert!(again.are_of_files());
+            // What was cut off is none.
+            assert!(Lists::from_text(&text[..text.len() - 2]).is_none(), "{text}");
+        }
+        assert!(Lists::from_text("").is_none());
+        assert!(Lists::from_text("deny 192.0.2.0/24\n").is_none());
     }
 }

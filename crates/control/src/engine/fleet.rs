@@ -174,8 +174,9 @@ fn parse(
     text: &str,
     path: &Path,
     plane: Option<crate::config::PlaneKind>,
+    lists: Option<&crate::config::KeptLists>,
 ) -> Result<Config, EngineError> {
-    Ok(Config::parse_with(text, &path.display().to_string(), plane)?)
+    Ok(Config::parse_kept(text, &path.display().to_string(), plane, lists)?)
 }
 
 impl Fleet {
@@ -635,7 +636,7 @@ impl<P: Plane> Engine<P> {
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
         let called = "the fleet's document as it would be";
-        let config = parse_joined(own, &wanted.shared, called, &file, self.told_plane)?;
+        let config = parse_joined(own, &wanted.shared, called, &file, self.told_plane, None)?;
         self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
         let change = fleet.change().max(report.change) + 1;

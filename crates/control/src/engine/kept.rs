@@ -2,6 +2,8 @@
 //! may clear it away while weir runs, or put something else there: nothing that is written to files without names is
 //! found again, and a start would know no connection.
 
+pub(crate) mod lists;
+
 use super::{Engine, EngineError, tolerate};
 use crate::config::Config;
 use crate::history;
@@ -20,10 +22,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn look_at_kept(&mut self) {
         let gone = self.gone_files();
         if gone.is_empty() {
-            if self.unkept.take().is_some() {
-                info!("what a restart goes on from is written down again");
-            }
-            return;
+            return self.look_at_lists();
         }
         let what = words(&gone, &self.config.balancer.run_dir);
         let written = self.write_anew();
@@ -34,7 +33,7 @@ impl<P: Plane> Engine<P> {
                     "{what}: somebody has done that; what a restart goes on from is written anew"
                 );
                 self.unkept = None;
-                return;
+                return self.look_at_lists();
             }
             Ok(()) => {
                 let unwritten = self.services.values().find_map(|one| one.unwritten.clone());
@@ -49,6 +48,19 @@ impl<P: Plane> Engine<P> {
             error!("{said}");
         }
         self.unkept = Some(said);
+    }
+
+    /// Nothing else is gone: looks whether what files of lists said is kept, too.
+    fn look_at_lists(&mut self) {
+        let unkept = self.keep_lists_again();
+        match &unkept {
+            Some(said) if self.unkept != unkept => error!("{said}"),
+            None if self.unkept.is_some() => {
+                info!("what a restart goes on from is written down again");
+            }
+            _ => {}
+        }
+        self.unkept = unkept;
     }
 
     /// What was written down and is gone.

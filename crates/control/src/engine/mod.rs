@@ -26,7 +26,7 @@ mod half_open;
 mod held;
 mod history;
 mod holder;
-mod kept;
+pub(crate) mod kept;
 mod lately;
 mod lent;
 mod limits;

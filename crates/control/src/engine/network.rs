@@ -160,7 +160,13 @@ impl<P: Plane> Engine<P> {
     pub(super) fn hand_on(&mut self, config: &Config) -> Result<(), EngineError> {
         let next = config.balancer.next_program.as_deref();
         let wrong = |error| EngineError::Invalid(format!("balancer.next_program: {error}"));
-        self.plane.hand_on(next).plane().map_err(wrong)?;
+        if let Err(error) = self.plane.hand_on(next).plane().map_err(wrong) {
+            // What goes on in the place of a file goes on with what is held, and nothing may be pinned there by now.
+            let goes_on = self.instead.is_some() && self.resumed && self.attached.is_empty();
+            if !goes_on || !self.plane.hand_on_as_before().plane()? {
+                return Err(error);
+            }
+        }
         if let Some(next) = next {
             info!(next = %next.display(), "hands on what is none of its own");
         }

@@ -3,7 +3,7 @@
 
 use super::network::may_attach;
 use super::reload::meaning::leaves_ids;
-use super::reload::overtaken::Loss;
+use super::reload::overtaken::{Broken, Loss};
 use super::reload::words::GivenUp;
 use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
@@ -77,6 +77,9 @@ pub struct ServicePlan {
     pub connections: Option<usize>,
     /// How many of them would break, or end with their backend. None if nobody knows.
     pub broken: Option<usize>,
+    /// How many of them may break at most, where their number is not known and this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_at_most: Option<usize>,
 }
 
 /// What would become of a backend.
@@ -274,6 +277,7 @@ impl<P: Plane> Engine<P> {
                 backends: backends.collect(),
                 connections: Some(0),
                 broken: Some(0),
+                broken_at_most: None,
             });
         };
         let mut fields = differences(&now.configured, wanted, "service", &["backends", "name"]);
@@ -325,14 +329,18 @@ impl<P: Plane> Engine<P> {
         let connections = self.count_known(now);
         // Nor of how many a list takes no packets any more.
         let lists = fields.iter().any(|change| change.field == "lists");
-        let broken = if whole && !ids {
-            connections
+        let (broken, broken_at_most) = if whole {
+            match planned.partly || ids {
+                true => (connections.filter(|known| *known == 0), connections.filter(|n| *n > 0)),
+                false => (connections, None),
+            }
         } else if lists || ids {
-            None
+            (None, None)
         } else if loss.is_some() || given_up.is_some() {
-            self.broken_by(now, &planned.leaving, (loss, given_up))
+            let broken = self.broken_by(now, &planned.leaving, (loss, given_up));
+            (broken.and_then(Broken::exactly), broken.and_then(Broken::at_most))
         } else {
-            leaving
+            (leaving, None)
         };
         Some(ServicePlan {
             name: wanted.name.clone(),
@@ -340,6 +348,7 @@ impl<P: Plane> Engine<P> {
             change: if refused { "refused" } else { "changed" }.into(),
             // Of none, none breaks.
             broken: broken.or(connections.filter(|known| *known == 0)),
+            broken_at_most,
             why: (!why.is_empty()).then(|| why.join("; ")),
             fields,
             backends,
@@ -354,12 +363,12 @@ impl<P: Plane> Engine<P> {
         now: &ServiceRuntime,
         leaving: &[BackendId],
         (loss, given_up): (Option<&Loss>, Option<GivenUp>),
-    ) -> Option<usize> {
+    ) -> Option<Broken> {
         let mut gone = loss.map(|loss| loss.at.clone()).unwrap_or_default();
         if let Some(given_up) = given_up {
             gone.extend(given_up.at?);
         }
-        self.count_broken(now, leaving, &gone)?.exactly()
+        self.count_broken(now, leaving, &gone)
     }
 
     fn removed<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = ServicePlan> + 'a {
@@ -375,6 +384,7 @@ impl<P: Plane> Engine<P> {
                 backends: Vec::new(),
                 connections,
                 broken: connections,
+                broken_at_most: None,
             }
         })
     }

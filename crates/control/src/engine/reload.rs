@@ -77,6 +77,8 @@ pub(super) struct Planned {
     pub now: Option<String>,
     pub wanted: Service,
     pub change: Change,
+    /// Of the connections that break by that some may go on.
+    pub partly: bool,
     /// What tells its addresses apart, and what others had of it, whose connections are to be forgotten.
     salts: (Salts, Vec<Salt>),
     pub pool: Vec<PoolMember>,
@@ -92,6 +94,8 @@ pub(super) struct Planned {
 /// What becomes of the connections of a service.
 struct Looked {
     change: Change,
+    /// As [`Planned::partly`].
+    partly: bool,
     /// Those that come under another service, if any may break by that.
     loss: Option<Loss>,
 }
@@ -267,6 +271,7 @@ impl<P: Plane> Engine<P> {
         let (plan, mut notes) = self.plan(config, how)?;
         let mut prepared = Prepared::default();
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
+            self.keep_lists_of(config);
             match self.write_plan_down(&plan, &prepared) {
                 // A first start forwards all the same: what could not be written is tried again, and
                 // said. So does one that resumes and changes nothing that the next start could not find
@@ -286,9 +291,14 @@ impl<P: Plane> Engine<P> {
         });
         if let Err(error) = ready {
             self.undo(prepared, how);
+            // A start that is refused knows some services only, and what was kept is of all.
+            if !how.start {
+                self.forget_lists();
+            }
             return Err(if how.start { error } else { error.of_undone() });
         }
         let failures = self.switch(plan, prepared, config, how);
+        self.forget_lists();
         notes.extend(crate::doctor::against_inline(config));
         Ok(Followed { failures, notes })
     }
@@ -314,11 +324,12 @@ impl<P: Plane> Engine<P> {
         for ((wanted, now), loss) in config.services.iter().zip(pairs).zip(losses) {
             let change =
                 now.map_or(Change::Same, |now| now.change_to(wanted, tracked, self.is_of_fleet()));
-            let others = now.and_then(|now| {
-                readdressed(&now.configured, wanted)
-                    .or_else(|| self.resourced(now, wanted, config, rules.as_ref()))
-            });
-            let others = others.or_else(|| match change {
+            let all = now.and_then(|now| readdressed(&now.configured, wanted));
+            let sources = now.and_then(|now| self.resourced(now, wanted, config, rules.as_ref()));
+            let sources = sources.filter(|_| all.is_none());
+            // Which source a connection would have, only the data plane knows.
+            let partly = sources.is_some() && !matches!(change, Change::Breaks(_));
+            let others = all.or(sources).or_else(|| match change {
                 Change::Breaks(_) => None,
                 _ => other_meaning(now.filter(|now| self.judges(now, wanted, how))?, wanted),
             });
@@ -329,14 +340,14 @@ impl<P: Plane> Engine<P> {
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
                 // Every reason begins with the field.
                 let field = why.split(':').next().unwrap_or_default();
-                let known = self.count_heard(now, how);
                 // What is done breaks those that are there; what is refused would break others, too.
+                let known = self.count_heard(now, how);
                 let which = match breaking {
                     true => words::in_words(known, "breaks", "break"),
                     false => words::breaking_in_words(known),
                 };
                 // Those whose addresses stay are led by the method.
-                let some = field == "quic" && known.is_some_and(|many| many > 0);
+                let some = (partly || field == "quic") && known.is_some_and(|many| many > 0);
                 let which = if some { format!("up to {which}") } else { which };
                 let what = format!("service {}: {why}; {which}", wanted.name);
                 if breaking {
@@ -354,7 +365,7 @@ impl<P: Plane> Engine<P> {
                     refused.push(self.source().place(Table::Service(by), "vip") + &what);
                 }
             }
-            changes.push(Looked { change, loss });
+            changes.push(Looked { change, partly, loss });
         }
         if !refused.is_empty() {
             return Err(unless_breaking(&refused.join("; ")));
@@ -374,7 +385,7 @@ impl<P: Plane> Engine<P> {
         let mut services = Vec::new();
         let pairs = self.pairs(&config.services);
         for ((wanted, looked), now) in config.services.iter().zip(changes).zip(pairs) {
-            let Looked { change, loss } = looked;
+            let Looked { change, partly, loss } = looked;
             if let Some(now) = now {
                 there.remove(now.configured.name.as_str());
                 notes.extend(self.moved(now, wanted));
@@ -384,7 +395,7 @@ impl<P: Plane> Engine<P> {
             }
             let most = config.limits.backends;
             let planned = self.plan_service(now, wanted, change, (&mut numbers, most), how)?;
-            let planned = Planned { loss, ..planned };
+            let planned = Planned { loss, partly, ..planned };
             notes.extend(now.and_then(|now| self.left_behind(now, &planned.leaving)));
             services.push(planned);
         }
@@ -442,6 +453,7 @@ impl<P: Plane> Engine<P> {
             wanted: wanted.clone(),
             dirty: change != Change::Same,
             change,
+            partly: false,
             pool: Vec::new(),
             new: Vec::new(),
             leaving: Vec::new(),

@@ -187,6 +187,24 @@ impl KernelPlane {
     /// [`Error::System`] if there is no such program, or it cannot follow this one; all stays as it was then.
     pub fn hand_on(&mut self, pin: Option<&Path>) -> Result<(), Error> {
         let next = pin.map(pinned_program).transpose()?;
+        self.hand_to(next)
+    }
+
+    /// The same by what an earlier run has handed packets on to, whatever is pinned there by now. Returns whether it
+    /// has.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hand_on_as_before(&mut self) -> Result<bool, Error> {
+        let next = self.directory.as_deref().map(next_in).transpose()?.flatten();
+        let found = next.is_some();
+        if found {
+            self.hand_to(next)?;
+        }
+        Ok(found)
+    }
+
+    fn hand_to(&mut self, next: Option<OwnedFd>) -> Result<(), Error> {
         let copy = next.as_ref().map(OwnedFd::try_clone).transpose();
         let copy = copy.context(|| "duplicate a program's descriptor".into())?;
         self.program.hand_on(next)?;

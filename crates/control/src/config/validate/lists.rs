@@ -43,6 +43,12 @@ pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> O
     if !given && raw.deny.is_none() && raw.deny_file.is_none() {
         return None;
     }
+    let of_files = raw.allow_file.is_some() || raw.deny_file.is_some();
+    if of_files
+        && let Some(kept) = raw.name.as_ref().and_then(|name| scope.lists_of(name.get_ref()))
+    {
+        return Some(kept);
+    }
     let mut reading = Reading { scope, files: Vec::new(), rules: HashMap::new(), good: true };
     for (field, list, allows) in [("allow", &raw.allow, true), ("deny", &raw.deny, false)] {
         for text in list.iter().flat_map(|list| list.get_ref()) {
@@ -73,7 +79,7 @@ pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> O
     }
     let rules = rules.into_iter().map(|(prefix, (allows, _))| (prefix, allows));
     // Contradictions were found where they stand.
-    Sources::new(rules).ok().map(Lists::new)
+    Sources::new(rules).ok().map(|sources| Lists::new(sources, of_files))
 }
 
 impl Reading<'_, '_, '_> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::super::error::Problems;
+use super::super::lists::Lists;
 
 /// A part of the file that problems are reported in.
 pub(super) struct Scope<'p, 't> {
@@ -66,6 +67,11 @@ impl<'p, 't> Scope<'p, 't> {
     /// Where files that the configuration names are looked for.
     pub(super) fn folder(&self) -> &Path {
         self.problems.folder()
+    }
+
+    /// What counts for a service in the place of files that list sources.
+    pub(super) fn lists_of(&self, service: &str) -> Option<Lists> {
+        self.problems.lists_of(service)
     }
 
     pub(super) fn span(&self) -> Range<usize> {

@@ -66,7 +66,7 @@ pub async fn begin(
             });
             // Its own file says nothing of what the others do.
             if cache.document.is_none() {
-                let config = parse(&parts.own, path, plane)?;
+                let config = parse(&parts.own, path, plane, None)?;
                 let own = parts.own;
                 let fleet = Some(Begun { cache, step, own, joined, left, followed, notes });
                 return Ok(Start { config, fleet, instead, before: None });
@@ -77,7 +77,8 @@ pub async fn begin(
     let kept = cache.document.as_ref().map_or(0, |kept| kept.change);
     let mut before = None;
     if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
-        match parse_joined(&parts.own, &document.text, &called(document.change), path, plane) {
+        let name = called(document.change);
+        match parse_joined(&parts.own, &document.text, &name, path, plane, None) {
             Ok(_) => before = cache.document.replace(document),
             Err(error) if joined => {
                 followed = false;
@@ -93,12 +94,17 @@ pub async fn begin(
     };
     let other = instead.is_none() && parts.shared != document.text && joined;
     let name = called(document.change);
-    let joint = parse_joined(&parts.own, &document.text, &name, path, plane);
+    // What is kept of lists is what they said with the services that were followed last.
+    let kept = |instead: &Instead| before.is_none().then(|| instead.lists.clone());
+    let lists = instead.as_ref().and_then(kept);
+    let joint = parse_joined(&parts.own, &document.text, &name, path, plane, lists.as_ref());
     let (parsed, own, instead) = match joint {
         // Good in itself, and not with the services of the fleet.
         Err(why) if instead.is_none() => match own_before(path, plane, &why) {
             Some((own, instead)) => {
-                let config = parse_joined(&own, &document.text, &name, path, plane);
+                let lists = kept(&instead);
+                let lists = lists.as_ref();
+                let config = parse_joined(&own, &document.text, &name, path, plane, lists);
                 (config.map_err(|_| why)?, own, Some(instead))
             }
             None => return Err(why),
@@ -164,7 +170,7 @@ impl Ways {
         let (fleet, before) = (self.fleet.as_ref()?, self.before.as_ref()?);
         let note = fleet.cache.document.as_ref().map(|now| not_followed(now, before.change, why));
         let fleet = Begun { notes: note.into_iter().collect(), ..self.gone_back(fleet) };
-        let config = self.config_of(&fleet)?;
+        let config = self.config_of(&fleet, self.instead.as_ref())?;
         Some((config, Some(fleet), self.instead.clone()))
     }
 
@@ -184,7 +190,7 @@ impl Ways {
         };
         let (own, instead) = own_before(&self.path, self.plane, why)?;
         let fleet = Begun { own, notes: Vec::new(), ..self.gone_back(fleet) };
-        let config = self.config_of(&fleet)?;
+        let config = self.config_of(&fleet, Some(&instead))?;
         (config.balancer.plane == self.kind).then_some((config, Some(fleet), Some(instead)))
     }
 
@@ -198,8 +204,9 @@ impl Ways {
         fleet
     }
 
-    fn config_of(&self, fleet: &Begun) -> Option<Config> {
+    fn config_of(&self, fleet: &Begun, instead: Option<&Instead>) -> Option<Config> {
+        let lists = instead.map(|instead| &instead.lists);
         let shared = fleet.cache.document.as_ref().map_or("", |document| &document.text);
-        parse(&text::join(&fleet.own, shared), &self.path, self.plane).ok()
+        parse(&text::join(&fleet.own, shared), &self.path, self.plane, lists).ok()
     }
 }

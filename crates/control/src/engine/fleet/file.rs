@@ -2,7 +2,7 @@
 
 use super::super::history::Beside;
 use super::parse;
-use crate::config::{Config, PlaneKind, followed_by};
+use crate::config::{Config, KeptLists, PlaneKind, followed_by};
 use crate::engine::{Engine, EngineError};
 use std::path::Path;
 use tracing::{info, warn};
@@ -20,16 +20,18 @@ pub(super) fn told_apart(own: &str, name: &str, shared: &str) -> String {
     followed_by(&text::join(own, ""), name, shared)
 }
 
-/// The configuration of a balancer with both; problems of the shared part are told by its own lines.
+/// The configuration of a balancer with both; problems of the shared part are told by its own lines. `lists`: what
+/// counts in the place of files that list sources.
 pub(super) fn parse_joined(
     own: &str,
     shared: &str,
     name: &str,
     path: &Path,
     plane: Option<PlaneKind>,
+    lists: Option<&KeptLists>,
 ) -> Result<Config, EngineError> {
-    parse(&text::join(own, shared), path, plane)
-        .or_else(|error| parse(&told_apart(own, name, shared), path, plane).and(Err(error)))
+    parse(&text::join(own, shared), path, plane, lists)
+        .or_else(|error| parse(&told_apart(own, name, shared), path, plane, lists).and(Err(error)))
 }
 
 impl<P: Plane> Engine<P> {

@@ -50,6 +50,11 @@ impl Broken {
         (self.least == self.most).then_some(self.most)
     }
 
+    /// How many there may be, if their number is not known.
+    pub fn at_most(self) -> Option<usize> {
+        (self.least < self.most).then_some(self.most)
+    }
+
     fn count(&mut self, fate: u8) {
         self.least += usize::from(fate == GONE);
         self.most += usize::from(fate & GONE != 0);

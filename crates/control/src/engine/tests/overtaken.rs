@@ -68,6 +68,11 @@ impl World {
         let said = refused.to_string();
         assert!(said.contains(&format!("service a: {why}; {words}")), "{said}");
         assert!(said.contains("--break-connections"), "{said}");
+        // Where there is no number, both say how many there may be.
+        assert_eq!(a.broken_at_most.is_some(), a.connections.is_some() && a.broken.is_none());
+        if let Some(most) = a.broken_at_most {
+            assert!(said.contains(&format!("up to {most} known connection")), "{most}: {said}");
+        }
         self.check();
         found
     }

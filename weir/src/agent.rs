@@ -2,25 +2,54 @@
 
 use crate::out;
 use std::collections::BTreeSet;
+use std::path::Path;
 use weir_agent::asked::{Given, Said};
+use weir_agent::look;
 use weir_agent::quic;
 use weir_agent::ready::{self, Server, Wanted};
 use weir_agent::speak::{self, Credentials};
 use weir_agent::work::{self, Backend, End};
-use weir_agent::{Options, Service};
-use weir_cli::{AgentOptions, BackendOptions, TellOptions};
+use weir_agent::{CLOCK_BITS, FLOWS, Options, Service};
+use weir_cli::{AgentOptions, AskedOptions, BackendOptions, TellOptions};
 use weir_control::backend::{PassedOver, Served};
-use weir_control::doctor;
+use weir_control::doctor::{self, Finding};
 use weir_testbed::interrupt;
 
 /// `weir doctor --backend`. Returns whether nothing failed.
-pub fn doctor(options: &BackendOptions, json: bool) -> anyhow::Result<bool> {
-    let (backend, passed_over) = backend(options)?;
+pub fn doctor(options: &BackendOptions, asked: &AskedOptions, json: bool) -> anyhow::Result<bool> {
     let mut findings = doctor::examine_host();
+    if !asked.balancers.is_empty() {
+        let AskedOptions { certificate, key, ca, pki, .. } = asked;
+        let credentials = Credentials {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            ca: ca.clone(),
+            directory: pki.clone(),
+        };
+        findings.extend(look::certificate(&credentials));
+    }
+    let by_hand = options.config.is_some() || !options.vips.is_empty();
+    let heard = if by_hand { None } else { heard(options, asked, &mut findings)? };
+    let (backend, passed_over) = match heard {
+        Some(backend) => (backend, Vec::new()),
+        None => backend(options)?,
+    };
     findings.extend(ready::examine(&backend.wanted, &backend.servers));
     findings.extend(ready::cookies(&backend.wanted, &backend.stamped));
     findings.extend(passed_over.iter().map(PassedOver::look));
     out::findings(&findings, json)
+}
+
+/// What balancers have said last to the agent of this host; none: options are to say what it is to be.
+fn heard(
+    options: &BackendOptions,
+    asked: &AskedOptions,
+    findings: &mut Vec<Finding>,
+) -> anyhow::Result<Option<Backend>> {
+    let meant = asked.state_dir.is_some() || !asked.balancers.is_empty();
+    let directory = asked.state_dir.as_deref().unwrap_or(Path::new(ready::DIRECTORY));
+    let given = given_by(options, &[], FLOWS, CLOCK_BITS);
+    Ok(look::asked(given, directory, meant, findings)?)
 }
 
 pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
@@ -70,15 +99,19 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
 
 /// What goes before that which balancers say.
 fn given(options: &AgentOptions) -> Given {
-    let BackendOptions { interfaces, forward, from, mss, .. } = &options.backend;
+    given_by(&options.backend, &options.services, options.flows, options.clock_bits)
+}
+
+fn given_by(options: &BackendOptions, stamped: &[Service], flows: u32, clock_bits: u32) -> Given {
+    let BackendOptions { interfaces, forward, from, mss, .. } = options;
     Given {
         interfaces: interfaces.clone(),
-        tunnels: (!forward.is_empty()).then(|| options.backend.tunnels()),
+        tunnels: (!forward.is_empty()).then(|| options.tunnels()),
         sources: from.clone(),
         segments: *mss,
-        stamped: options.services.clone(),
-        flows: options.flows,
-        clock_bits: options.clock_bits,
+        stamped: stamped.to_vec(),
+        flows,
+        clock_bits,
     }
 }
 

@@ -108,7 +108,9 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Init(options) => done(init::run(options)),
         Verb::Import(options) => done(import::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
-        Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
+        Verb::Doctor { backend: true, options, asked, json, .. } => {
+            agent::doctor(&options, &asked, json)
+        }
         Verb::Doctor { options, no_probe, json, .. } => {
             control::doctor(&options.balancers_file(), !no_probe, json)
         }

@@ -553,6 +553,8 @@ fn nobody_without_a_certificate_is_heard() {
     let before = away();
     let late = Agent::start(host, &lab.directory().join("late.log"), &own.join("late"), &ca, &[]);
     late.says("has ended: nobody takes it");
+    // And why no session comes about.
+    late.says(&format!("; {} has ended", own.join("late.pem").display()));
     common::eventually("who is late is turned away", || away() > before);
     drop(late);
 

@@ -379,6 +379,31 @@ fn cookies_are_written_where_the_balancer_says_so() {
     common::assert_unbroken(&mut held, "with cookies", &balancer);
     assert_eq!(balancer.status().unwrap()["bare_packets"].as_u64(), Some(0));
     drop(held);
+    // The doctor goes by what the agent was told, with the options that it was started with.
+    let doctor = |number: usize, more: &[&str]| {
+        let (backend, at) =
+            (lab.backend(number), |file: String| lab.directory().join("pki").join(file));
+        let mut weir = backend.netns().command(WEIR).unwrap();
+        weir.args(["doctor", "--backend", "--balancer", &format!("{}:{PORT}", front4(0))])
+            .args(more);
+        weir.arg("--certificate").arg(at(format!("{}.pem", backend.name())));
+        let output = weir.arg("--ca").arg(at("ca.pem".into())).output().unwrap();
+        (output.status.code(), common::stdout(&output))
+    };
+    let kept = state(&lab, lab.backend(1)).display().to_string();
+    let (status, said) = doctor(1, &["--state-dir", &kept]);
+    assert_eq!(status, Some(0), "{said}");
+    for words in [
+        "balancers ask this host for 2 addresses",
+        "is an agent's, and holds",
+        "eth0: cookies are written",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let nowhere = lab.directory().join("nowhere").display().to_string();
+    let (status, said) = doctor(1, &["--state-dir", &nowhere]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("there is none of this boot that says what was asked for"), "{said}");
     // A backend that is taken away is none any more.
     for service in common::SERVICES {
         common::command(&balancer, &format!("backend remove {service} b1"));

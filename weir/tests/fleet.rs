@@ -754,6 +754,46 @@ fn a_store_of_an_old_copy_breaks_nothing() {
     }
 }
 
+/// A store that has lost its data gets an old text from whoever is there first, under the number of a later change that
+/// the others follow. `weir apply` of it there puts it in force on all, above both, and no term of a leader comes back.
+#[test]
+fn an_old_text_that_an_empty_store_has_is_put_in_force_where_it_came_from() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let all = fleet.balancers();
+    agree(&fleet);
+    let weight = |balancer: &Balancer| {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
+    };
+    let leader = |balancer: &Balancer| fleet_status(balancer)["leader"]["term"].as_u64();
+    all[2].kill();
+    common::command(&all[0], "backend weight web4 b2 7");
+    common::eventually("the other one follows", || weight(&all[1]) == 7);
+    common::eventually("somebody leads", || leader(&all[1]).is_some());
+    let (number, term) = (fleet_status(&all[1])["change"].clone(), leader(&all[1]));
+    all[..2].iter().for_each(Balancer::kill);
+    fleet.kill_store();
+    std::fs::remove_dir_all(fleet.store_folder().join("data")).unwrap();
+    fleet.revive_store().unwrap();
+    all[2].launch().unwrap();
+    common::eventually("the store has a text again", || fleet_status(&all[2])["change"] == number);
+    all[..2].iter().for_each(|one| one.launch().unwrap());
+    let says = || fleet_status(&all[2])["disagreements"].to_string();
+    common::eventually("the others do not follow it", || {
+        all[..2].iter().all(|one| says().contains(&format!("{} does not follow", one.name())))
+    });
+    let file = all[2].config().display().to_string();
+    let planned = common::command(&all[2], &format!("plan {file}"));
+    assert!(planned.contains("store.change"), "{planned}");
+    let said = common::command(&all[2], &format!("apply {file}"));
+    assert!(said.contains("of the fleet"), "{said}");
+    agree(&fleet);
+    assert!(all.iter().all(|one| weight(one) != 7), "{}", fleet_status(&all[0]));
+    common::eventually("somebody leads", || leader(&all[0]) > term);
+}
+
 /// A second balancer of a name that one of the fleet has is not started, and the others say so. One that starts again
 /// within its own lease is no second one.
 #[test]

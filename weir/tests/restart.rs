@@ -459,7 +459,14 @@ fn no_link_in_the_run_directory_is_followed() {
         assert!(has(name), "no {name} in {names:?}");
     }
     // And those that are there only when something has gone wrong, or for a moment.
-    let more = ["plane.failure", "unrecorded.json", "announced.json", "followed.json", "state_dir"];
+    let more = [
+        "plane.failure",
+        "unrecorded.json",
+        "announced.json",
+        "followed.json",
+        "term.json",
+        "state_dir",
+    ];
     let mut all: Vec<PathBuf> = names.clone();
     all.extend(more.iter().map(|name| run_dir.join(name)));
     let beside = |path: &PathBuf| PathBuf::from(format!("{}.tmp", path.display()));

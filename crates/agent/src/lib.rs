@@ -11,13 +11,15 @@
 //! both over.
 //!
 //! Beside that, [`ready`] makes a host a backend, [`asked`] says what for where balancers say it, and [`speak`] tells
-//! balancers what connections it holds; [`work`] is all of it, from the start of an agent to its end.
+//! balancers what connections it holds; [`work`] is all of it, from the start of an agent to its end. [`look`] is for the
+//! doctor.
 
 mod alone;
 pub mod asked;
 mod attach;
 mod counts;
 mod error;
+pub mod look;
 mod maps;
 pub mod quic;
 pub mod ready;

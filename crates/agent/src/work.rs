@@ -8,6 +8,7 @@ use crate::speak::{self, Speaking};
 use crate::{Agent, Counts, Options, Service, left_without};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_host::rtnetlink::interface_name;
@@ -159,9 +160,8 @@ pub fn follow(
     let (kept, trouble) = Kept::open(directory)?;
     let left = if kept.is_known() { None } else { ready::left(directory)? };
     if let Some(changes) = &left {
-        let (path, changes) = (kept.path().display(), changes.display());
-        let missing = || format!("{path}: there is none of this boot that says what was asked for");
-        let why = trouble.unwrap_or_else(missing);
+        let changes = changes.display();
+        let why = trouble.unwrap_or_else(|| nothing_said(&kept));
         say(format_args!(
             "warning: {why}; what an agent before this one has made ready ({changes}) stays until a balancer \
              says what it asks for"
@@ -218,6 +218,40 @@ pub fn follow(
     following.end(end)
 }
 
+/// What a host is to be by what balancers have said last to an agent that notes it in `directory`, and what there is to
+/// say of that. Nothing is changed. Or why that is not known, in words.
+///
+/// # Errors
+/// [`Error`], as this host does not tell its addresses, or which namespace and boot this is.
+pub fn asked(
+    given: Given,
+    directory: &Path,
+) -> Result<Result<(Backend, BTreeSet<String>), String>, Error> {
+    let (kept, trouble) = Kept::open(directory)?;
+    if !kept.is_known() {
+        return Ok(Err(trouble.unwrap_or_else(|| nothing_said(&kept))));
+    }
+    let own = own_addresses()?;
+    let mut wish = Asked::new(given).wish(kept.said(), &own, Instant::now());
+    if let Some(interface) = ready::without_ipv6(&wish.wanted.interfaces) {
+        wish.leave_out_ipv6(&interface);
+    }
+    let Wish { wanted, timestamps, words, .. } = wish;
+    let stamped = timestamps.map(|options| options.services).unwrap_or_default();
+    Ok(Ok((Backend { stamped, ..Backend::new(wanted) }, words)))
+}
+
+/// Why it is not known what was asked for, where the file that says it is not damaged.
+fn nothing_said(kept: &Kept) -> String {
+    format!("{}: there is none of this boot that says what was asked for", kept.path().display())
+}
+
+/// The addresses of this network namespace, by the names of their interfaces.
+fn own_addresses() -> Result<Vec<(String, IpAddr)>, Error> {
+    let own = ready::addresses()?.into_iter();
+    Ok(own.map(|(index, one)| (interface_name(index), one)).collect())
+}
+
 /// What is known of what an agent before this one was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Left {
@@ -271,8 +305,7 @@ impl Following {
             Left::Heard(_) | Left::Known => {}
         }
         let keeps = self.left != Left::Known;
-        let own = ready::addresses()?.into_iter();
-        let own: Vec<_> = own.map(|(index, one)| (interface_name(index), one)).collect();
+        let own = own_addresses()?;
         let mut wish = self.asked.wish(said, &own, Instant::now());
         if let Some(agent) = self.agent.as_ref().filter(|_| keeps) {
             wish.keep(agent.given());

@@ -266,6 +266,35 @@ fn load_of(text: &str) -> Result<LoadOf, String> {
     }
 }
 
+/// What an agent was started with that does what balancers say, for the doctor of a backend. Balancers are not asked.
+#[derive(Args)]
+pub struct AskedOptions {
+    /// With --backend: where the agent notes what balancers have asked for, /run/weir-agent. Without --config and --vip
+    /// the host is looked at as they have said last.
+    #[arg(long, value_name = "DIR", requires = "backend")]
+    pub state_dir: Option<PathBuf>,
+    /// With --backend: a balancer, as it was given to the agent. It is not called; the agent's certificate is looked at.
+    #[arg(
+        long = "balancer",
+        value_name = "HOST[:PORT]",
+        value_delimiter = ',',
+        requires = "backend"
+    )]
+    pub balancers: Vec<Balancer>,
+    /// With --balancer: the agent's certificate, as it was given to the agent.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub certificate: Option<PathBuf>,
+    /// With --balancer: its key.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub key: Option<PathBuf>,
+    /// With --balancer: the authority of the balancers' certificates.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub ca: Option<PathBuf>,
+    /// With --balancer: where certificates are that are not named.
+    #[arg(long, value_name = "DIR", default_value = crate::pki::DIRECTORY, requires = "balancers")]
+    pub pki: PathBuf,
+}
+
 /// Says what is wrong with the arguments, and ends.
 fn usage(message: impl std::fmt::Display) -> ! {
     Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()

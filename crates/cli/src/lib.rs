@@ -26,7 +26,7 @@ use weir_control::config::PlaneKind;
 
 #[cfg(not(feature = "laboratory"))]
 pub use absent::{AbsentVerb, Words};
-pub use agent::{AgentOptions, BackendOptions, TellOptions, Way};
+pub use agent::{AgentOptions, AskedOptions, BackendOptions, TellOptions, Way};
 #[cfg(feature = "laboratory")]
 pub use bench::{
     BenchVerb, ControlOptions, FleetOptions, KeysName, LookupOptions, MapsOptions, MarksName,
@@ -50,8 +50,8 @@ const STATUS: &str = "\
 Exit status: 0 if what was asked for is done and what is promised held; 1 if not, and the error \
 output or the report says why; 2 if the arguments make no sense; 3 if there is no such service or \
 backend; 4 if what is asked for contradicts what is in force; 5 if no instance answers, or another \
-one is running; 141 if the reader of the output has \
-gone (weir status | head -3), which ends any command but `run`.";
+one is running, or the store of its fleet does not answer: the same may work later; 141 if the reader \
+of the output has gone (weir status | head -3), which ends any command but `run`.";
 
 /// A layer-4 load balancer for Linux that does not break connections.
 #[derive(Parser)]
@@ -315,6 +315,9 @@ pub enum Verb {
         /// What the host is to be as a backend.
         #[command(flatten)]
         options: Box<BackendOptions>,
+        /// What its agent was started with.
+        #[command(flatten)]
+        asked: Box<AskedOptions>,
         /// Do not send a SYN to each backend of a TCP service, to see whether it accepts packets for
         /// the service.
         #[arg(long)]

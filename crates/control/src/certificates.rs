@@ -21,6 +21,11 @@ pub(crate) fn warning(whose: &str, ends: i64) -> Option<String> {
     (left < ENDS_SOON).then(|| format!("{whose} ends in {}", lasting(left)))
 }
 
+/// Whether a certificate has ended that ends then, in seconds since 1970.
+pub(crate) fn has_ended(ends: i64) -> bool {
+    ends <= now()
+}
+
 /// What there is to say of the certificate by which a fleet's store knows this balancer.
 pub(crate) fn warning_for_store(store: &StoreConfig) -> Option<String> {
     store.lapsed().or_else(|| {

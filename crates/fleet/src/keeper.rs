@@ -8,10 +8,12 @@ use crate::document::MOST_BYTES;
 use crate::store::{
     ACKS, ANSWERS, BALANCERS, CONFIG, DOUBLES, LEADER, MEMBERS, QUESTIONS, STEP, TERM,
 };
+use crate::terms::Terms;
 use crate::{Ack, Document, FleetError, Leader, Report, Seat, Sign, Step, Store, StoreConfig};
 use etcd_client::{Event, EventType, WatchResponse};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -108,8 +110,8 @@ pub struct Keeper {
     acked: Option<Ack>,
     /// No packet comes here any more.
     leaves: bool,
-    /// The highest term that it has heard of. A store that was restored from an old copy has a lower one.
-    highest: u64,
+    /// The terms that it has heard of. A store that was restored from an old copy has lower ones.
+    terms: Terms,
 }
 
 /// The lease of a session.
@@ -169,14 +171,20 @@ impl Keeper {
             seat: Seat::default(),
             acked: None,
             leaves: false,
-            highest: 0,
+            terms: Terms::default(),
         };
         (keeper, Ends { asks, sign, report, news })
     }
 
     /// The same after a restart: a step of this term was followed before it.
     pub fn above(mut self, term: u64) -> Self {
-        self.highest = self.highest.max(term);
+        self.terms.hear(term);
+        self
+    }
+
+    /// The same with the terms that were heard of before a restart: they are kept in this file, each before it counts.
+    pub fn remembering(mut self, file: PathBuf) -> Self {
+        self.terms.keep_in(file);
         self
     }
 
@@ -292,6 +300,7 @@ impl Keeper {
                 changed = self.sign.changed() => {
                     if changed.is_ok() {
                         let sign = self.sign.borrow_and_update().clone();
+                        self.leads_if_fit(&mut store, lease).await?;
                         let bytes = bytes_of(sign);
                         let key = self.place();
                         store.write(&key, bytes, Some(number)).await?;
@@ -300,6 +309,9 @@ impl Keeper {
                     }
                 }
                 _ = beat.tick() => {
+                    if self.terms.look() {
+                        self.leads_if_fit(&mut store, lease).await?;
+                    }
                     let asked = Instant::now();
                     keep.keep_alive().await.map_err(FleetError::from)?;
                     let answer = timeout(BEAT_PATIENCE, kept.message()).await;
@@ -327,11 +339,6 @@ impl Keeper {
             true => format!("{DOUBLES}{}/{}", self.name, self.id),
             false => format!("{BALANCERS}{}", self.name),
         }
-    }
-
-    /// A step of this term was made, or is. A store that was restored from an old copy has lower ones.
-    fn heard_of(&mut self, term: u64) {
-        self.highest = self.highest.max(term);
     }
 
     /// The last words of a balancer that ends. Its packets go on without it, by what they follow, until it starts
@@ -375,7 +382,7 @@ impl Keeper {
         let steps = seen.step.iter().map(|(step, _)| step.term);
         let said = seen.acks.values().chain(&self.acked).map(|ack| ack.step.0);
         if let Some(term) = steps.chain(said).max() {
-            self.heard_of(term);
+            self.terms.hear(term);
         }
         self.seat_taken(None);
     }
@@ -383,7 +390,7 @@ impl Keeper {
     /// What is known of the leader is another now. `own`: the lease, if the leader is this balancer by it.
     fn seat_taken(&mut self, own: Option<Lease>) {
         let Seat { leader, term, .. } = &self.seat;
-        self.highest = self.highest.max(*term);
+        self.terms.hear(leader.as_ref().map_or(0, |leader| leader.term).max(*term));
         let before = self.report.borrow().leader.as_ref().map(|leader| leader.term);
         if let Some(leader) = leader.as_ref().filter(|leader| before != Some(leader.term)) {
             info!(
@@ -406,19 +413,43 @@ impl Keeper {
     async fn run_for_leader(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
         let leader = self.seat.leader.as_ref();
         let taken = leader.is_some_and(|leader| leader.id != self.id);
-        let outdone = leader.is_some_and(|leader| leader.term < self.highest);
+        let outdone = leader.is_some_and(|leader| leader.term < self.terms.highest());
         let leads = self.report.borrow().leads_until.is_some();
-        if taken || leads && !outdone || self.report.borrow().namesake {
+        if taken || leads && !outdone || self.report.borrow().namesake || !self.is_fit() {
             return Ok(());
         }
         let (name, id) = (self.name.clone(), self.id.clone());
-        let term = self.highest.max(self.seat.term) + 1;
+        let term = self.terms.highest().max(self.seat.term) + 1;
+        if !self.terms.has_kept(term) {
+            return Ok(());
+        }
         let leader = Leader { name, id, term, since: now() };
         // Who was first is told by the watch, as this one is if it was.
         store.lead(&leader, &self.seat, lease.number).await.map(drop)
     }
 
-    /// The same if this balancer leads, and may be outdone.
+    /// Whether the others could follow this balancer if it led.
+    fn is_fit(&self) -> bool {
+        self.sign.borrow().unfit.is_none()
+    }
+
+    /// Gives the lead up where the others cannot follow this balancer any more, and runs for it where nobody has it and
+    /// they can again.
+    async fn leads_if_fit(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
+        let leads = self.report.borrow().leads_until.is_some();
+        if self.is_fit() {
+            let free = self.seat.leader.is_none();
+            return if free { self.run_for_leader(store, lease).await } else { Ok(()) };
+        }
+        if leads {
+            // Before another one can lead.
+            self.report.send_modify(|report| report.leads_until = None);
+            store.resign(&self.seat).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a later term if this balancer leads, and may be outdone.
     async fn run_again(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
         let leads = self.report.borrow().leads_until.is_some();
         if leads { self.run_for_leader(store, lease).await } else { Ok(()) }
@@ -468,7 +499,7 @@ impl Keeper {
             let found = if put { Some(store.term_of(pair)?) } else { None };
             (self.seat.term, self.seat.term_at) =
                 found.map_or((0, 0), |term| (term, pair.mod_revision()));
-            self.highest = self.highest.max(self.seat.term);
+            self.terms.hear(self.seat.term);
             // Somebody has changed it by hand just when this one ran for it.
             return Ok(self.run_for_leader(store, lease).await?);
         }
@@ -477,7 +508,10 @@ impl Keeper {
             self.seat.leader_at = if put { pair.mod_revision() } else { 0 };
             self.seat.leader = found;
             self.seat_taken((put && pair.lease() == lease.number).then_some(lease));
-            if !put {
+            if put {
+                // It may have become unfit while it ran.
+                self.leads_if_fit(store, lease).await?;
+            } else {
                 self.run_for_leader(store, lease).await?;
             }
             return self.tell(News::Others).await;
@@ -490,7 +524,7 @@ impl Keeper {
         if let Some(name) = rest.strip_prefix(ACKS) {
             let ack = put.then(|| serde_json::from_slice::<Ack>(pair.value()).ok()).flatten();
             if let Some(ack) = &ack {
-                self.heard_of(ack.step.0);
+                self.terms.hear(ack.step.0);
                 self.run_again(store, lease).await?;
             }
             self.report.send_modify(|report| match ack {

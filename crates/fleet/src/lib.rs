@@ -24,6 +24,7 @@ mod replay;
 mod report;
 mod step;
 mod store;
+mod terms;
 pub mod text;
 
 pub use cache::{Cache, cache_path};

@@ -22,6 +22,10 @@ pub struct Sign {
     pub services: Vec<ServiceSign>,
     /// Routes that it announces.
     pub announced: Vec<String>,
+    /// Routes of which it is not known whether they are announced, as its speaker does not answer, or cannot do what it
+    /// is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub announced_unknown: Vec<String>,
     /// Whether it was drained by `weir drain self`.
     pub drained: bool,
     /// Whether it can take part in a change of pools that all make in step.
@@ -43,6 +47,9 @@ pub struct Sign {
     /// As the leader: why a change of pools in step is not made, or whom it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
+    /// Why it does not run for leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfit: Option<String>,
 }
 
 /// The balancer that leads its fleet.

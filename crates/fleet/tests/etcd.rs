@@ -325,6 +325,76 @@ async fn a_leader_takes_a_term_that_is_above_all_steps() {
     assert_eq!(leader(&mut c, 20).await.term, 21);
 }
 
+/// A balancer that keeps in a file which terms it has heard of.
+fn remembering(config: &StoreConfig, name: &str, id: &str, file: &Path) -> Ends {
+    let (keeper, ends) = Keeper::new(config.clone(), name.into(), id.into());
+    tokio::spawn(keeper.remembering(file.to_owned()).run());
+    ends
+}
+
+/// Until a balancer has ended, and said so to the store.
+async fn ended(ends: Ends) {
+    let Ends { asks, sign, report, mut news } = ends;
+    drop((asks, sign, report));
+    let over = async { while news.recv().await.is_some() {} };
+    tokio::time::timeout(LIMIT, over).await.expect("in time");
+}
+
+/// Nor do terms come back where all that knew of them have ended and the store has lost its data: whoever has led, or has
+/// heard of a leader alone, takes one above.
+#[tokio::test]
+async fn a_term_is_not_used_again_after_a_restart_without_the_store() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(format!("{name}.json"));
+    let mut a = remembering(&etcd.config(), "a", "1", &file("a"));
+    reported(&mut a, Report::leads).await;
+    let mut b = remembering(&etcd.config(), "b", "2", &file("b"));
+    let last = leader(&mut b, 1).await.term;
+    // The one that has heard of it is the first to be gone.
+    ended(b).await;
+    ended(a).await;
+    for name in ["b", "a"] {
+        etcd.ctl(&["del", "/weir/", "--prefix"]);
+        let mut one = remembering(&etcd.config(), name, "3", &file(name));
+        reported(&mut one, Report::leads).await;
+        let next = leader(&mut one, 1).await;
+        assert!(next.name == name && next.term > last, "{next:?} after {last}");
+        ended(one).await;
+    }
+}
+
+/// Who says that nobody could follow it does not lead, and gives the lead up.
+#[tokio::test]
+async fn who_is_unfit_does_not_lead() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let says = |ends: &Ends, unfit: Option<&str>| {
+        ends.sign.send_modify(|sign| sign.unfit = unfit.map(str::to_owned));
+    };
+    let (keeper, mut a) = Keeper::new(etcd.config(), "a".into(), "1".into());
+    says(&a, Some("its certificate has ended"));
+    tokio::spawn(keeper.run());
+    reported(&mut a, |report| report.balancers.contains_key("a")).await;
+    let mut b = balancer(&etcd.config(), "b", "2");
+    assert_eq!(leader(&mut a, 1).await.name, "b");
+    reported(&mut b, Report::leads).await;
+    assert!(!a.report.borrow().leads());
+    // The one that leads becomes unfit, and the other one is fit again.
+    says(&a, None);
+    says(&b, Some("its certificate has ended"));
+    reported(&mut a, Report::leads).await;
+    assert!(!b.report.borrow().leads());
+    let led = leader(&mut b, 2).await;
+    assert_eq!(led.name, "a");
+    // Nobody is fit, until one is.
+    says(&a, Some("its certificate has ended"));
+    reported(&mut b, |report| report.leader.is_none()).await;
+    says(&b, None);
+    reported(&mut b, Report::leads).await;
+}
+
 /// The leader that a balancer knows of, once it is of this term at least.
 async fn leader(ends: &mut Ends, term: u64) -> Leader {
     let led = |report: &Report| report.leader.as_ref().is_some_and(|one| one.term >= term);

@@ -43,11 +43,7 @@ pub fn fleet(fleet: &FleetStatus) -> String {
             shown(sign.change.to_string()),
             shown(one.lag.to_string()),
             shown(sign.version),
-            shown(if sign.announced.is_empty() {
-                "nothing".into()
-            } else {
-                sign.announced.join(", ")
-            }),
+            shown(announces(&sign.announced, &sign.announced_unknown)),
             shown(sign.digest),
         ]);
     }
@@ -76,4 +72,46 @@ pub fn fleet(fleet: &FleetStatus) -> String {
         text.line(format_args!("warning: {sentence}"));
     }
     text.all()
+}
+
+/// What a balancer announces, as far as it is known.
+fn announces(announced: &[String], unknown: &[String]) -> String {
+    match (announced, unknown) {
+        ([], []) => "nothing".into(),
+        ([], _) => "unknown".into(),
+        (_, []) => announced.join(", "),
+        _ => format!("{}; unknown: {}", announced.join(", "), unknown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A speaker that does not answer may announce what it was told before.
+    #[test]
+    fn what_is_not_known_to_be_announced_is_not_called_nothing() {
+        let shown = |announced: &[&str], unknown: &[&str]| {
+            let sign = json!({
+                "id": "1", "version": "1", "change": 3, "digest": "0a", "services": [], "drained": false,
+                "announced": announced, "announced_unknown": unknown,
+            });
+            let status = json!({
+                "name": "lb1", "store": "etcd", "reachable": true, "seconds": 1, "change": 3, "resyncs": 0,
+                "balancers": [{ "name": "lb1", "role": "drained", "sign": sign, "lag": 0 }],
+                "disagreements": [],
+            });
+            fleet(&serde_json::from_value(status).expect("a status"))
+        };
+        let (one, two) = ("192.0.2.1/32", "192.0.2.2/32");
+        let said = shown(&[], &[]);
+        assert!(said.contains("nothing") && !said.contains("unknown"), "{said}");
+        let said = shown(&[], &[one]);
+        assert!(said.contains("unknown") && !said.contains("nothing"), "{said}");
+        let said = shown(&[one], &[]);
+        assert!(said.contains(one) && !said.contains("unknown"), "{said}");
+        let said = shown(&[one], &[two]);
+        assert!(said.contains("192.0.2.1/32; unknown: 192.0.2.2/32"), "{said}");
+    }
 }

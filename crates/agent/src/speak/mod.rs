@@ -11,6 +11,7 @@ mod app;
 mod credentials;
 mod dump;
 mod follow;
+mod holds;
 mod kept;
 mod kernel;
 mod lies;
@@ -40,7 +41,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, watch};
 use weir_rpc::tls::{Files, Identity};
 
@@ -50,8 +51,6 @@ pub const PORT: u16 = 4479;
 pub const LOG: usize = 1 << 18;
 /// What sessions have said of balancers and nobody has looked at yet: they wait.
 const NEWS: usize = 64;
-/// A certificate that ends sooner is warned of.
-const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// What the agent says, a line at a time.
 pub type Say = fn(fmt::Arguments<'_>);
@@ -204,6 +203,7 @@ impl Speaking {
         let (said, hears) = watch::channel(options.said.clone());
         let (quic, ids) = watch::channel(quic::Said::new());
         let keep = options.quic.clone();
+        let files = options.files.clone();
         let instance = rand::random();
         let (found, load) = watch::channel(None);
         let source = match &options.load {
@@ -224,6 +224,7 @@ impl Speaking {
             if let Some(keep) = keep {
                 runtime.spawn(quic::keep(keep, ids, say));
             }
+            runtime.spawn(holds::look_after(files, say));
             runtime.block_on(follow::follow(
                 Arc::new(common),
                 (roster, forgets),
@@ -271,25 +272,8 @@ pub fn look_at(files: &Files) -> Result<Vec<String>, Error> {
         return Err(Error::Certificate { path: files.certificate.clone(), why: why.into() });
     }
     let ca = Identity::of_file(&files.ca)?;
-    let ending = [(&files.certificate, identity.ends), (&files.ca, ca.ends)];
-    Ok(ending.into_iter().filter_map(|(path, ends)| ending_soon(&path.display(), ends)).collect())
-}
-
-/// What there is to say of a certificate that ends then, in seconds since 1970.
-fn ending_soon(what: &dyn fmt::Display, ends: i64) -> Option<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let left = ends.saturating_sub_unsigned(now);
-    if left <= 0 {
-        Some(format!("{what} has ended: nobody takes it"))
-    } else if left.unsigned_abs() < SOON.as_secs() {
-        Some(match left {
-            172_800.. => format!("{what} ends in {} days", left / 86_400),
-            7200.. => format!("{what} ends in {} hours", left / 3600),
-            _ => format!("{what} ends within two hours"),
-        })
-    } else {
-        None
-    }
+    let both = [(&files.certificate, identity), (&files.ca, ca)];
+    Ok(both.into_iter().filter_map(|(path, one)| holds::warning(path, &one)).collect())
 }
 
 #[cfg(test)]

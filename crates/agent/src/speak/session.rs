@@ -2,6 +2,7 @@
 
 use super::app::Word;
 use super::dump::{self, Ends, Which};
+use super::holds;
 use super::kernel::ToldOf;
 use super::load::{LoadOf, Look};
 use super::log::Change;
@@ -134,6 +135,10 @@ impl Session {
                 away = true;
                 self.hears(News::Away).await;
             }
+            let why = match holds::lapsed(&self.common.options.files) {
+                Some(lapsed) => format!("{why}; {lapsed}"),
+                None => why,
+            };
             // The same every few seconds would fill a disc.
             if why != said {
                 self.say(format_args!("{why}; tried again"));

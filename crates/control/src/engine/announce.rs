@@ -156,6 +156,14 @@ impl<P: Plane> Engine<P> {
         (announced.map(|one| one.route.to_string()).collect(), announcer.drained)
     }
 
+    /// The routes of which it is not known whether they are announced, as the speaker does not say so.
+    pub(super) fn announced_unknown(&self) -> Vec<String> {
+        let Some(announcer) = &self.announcer else { return Vec::new() };
+        let report = announcer.report.borrow();
+        let unknown = report.routes.iter().filter(|one| one.announced.is_none());
+        unknown.map(|one| one.route.to_string()).collect()
+    }
+
     /// Where it stands that this balancer is drained, if it is.
     pub(super) fn drained_file(&self) -> Option<PathBuf> {
         let drained = self.announcer.as_ref().is_some_and(|announcer| announcer.drained);

@@ -12,10 +12,12 @@ mod named;
 mod namesake;
 mod status;
 mod stored;
+mod unfit;
 
 pub use begin::{Start, Ways, begin};
 pub use status::{BalancerStatus, FleetStatus};
 pub(super) use status::{digest_of, digest_of_rows};
+pub(super) use unfit::words as unfit_words;
 
 use self::apart::Apart;
 use self::file::{called, parse_joined, told_apart};
@@ -45,6 +47,8 @@ use weir_plane::Plane;
 use weir_steering::cheetah::{AllServers, numbers};
 use weir_steering::{MethodId, ServiceId};
 
+/// Where it stands, in the run directory, which term was the highest that was heard of.
+const TERM: &str = "term.json";
 /// Changes that wait for the one that is on its way to the store.
 const MOST_WAITING: usize = 256;
 
@@ -344,9 +348,10 @@ impl<P: Plane> Engine<P> {
             warn!("{warning}");
         }
         let name = self.config.balancer.name.clone();
+        let terms = self.config.balancer.run_dir.join(TERM);
         let fleet = self.fleet.as_mut()?;
         let (keeper, ends) = Keeper::new(store, name, fleet.cache.id.clone());
-        let keeper = keeper.above(fleet.stepping.term());
+        let keeper = keeper.above(fleet.stepping.term()).remembering(terms);
         let weir_fleet::Ends { asks, sign, report, news } = ends;
         fleet.ends = Some(Contact { asks, sign, report, commands });
         // From now on it is of the fleet, whatever it was before.
@@ -521,7 +526,8 @@ impl<P: Plane> Engine<P> {
             .is_some_and(|fleet| fleet.cache.document.is_some() && fleet.shared() == parts.shared);
         // Who hands in a whole text means it, whatever the store has; a file that is read again may be an old one.
         // Where its own part alone is another, that comes first: with it this balancer may follow what the store has.
-        let whole = what != "reload" && self.is_behind() && !self.mends_own(&parts);
+        let differ = self.is_behind() || self.others_are_apart();
+        let whole = what != "reload" && differ && !self.mends_own(&parts);
         if there && !whole {
             // What is this balancer's own needs no store.
             let done = self.follow_own(parts.own, breaking, what);
@@ -639,7 +645,7 @@ impl<P: Plane> Engine<P> {
         let config = parse_joined(own, &wanted.shared, called, &file, self.told_plane, None)?;
         self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
-        let change = fleet.change().max(report.change) + 1;
+        let change = fleet.next_change(wanted.whole);
         let breaking = fleet.cache.document.as_ref().map_or(1, |document| document.breaking);
         let mut document = Document::new(change, wanted.shared.clone(), keys);
         document.breaking = if wanted.breaking { change } else { breaking };

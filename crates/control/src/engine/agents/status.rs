@@ -97,6 +97,16 @@ impl<P: Plane> Engine<P> {
         (self.agents.turned_away, self.agents.refused + speaking)
     }
 
+    /// What is in the way of whoever listens for agents, and for other balancers.
+    pub(in crate::engine) fn agents_trouble(&self) -> Option<String> {
+        self.agents.trouble.as_ref().and_then(|trouble| trouble.borrow().clone())
+    }
+
+    /// When the certificate ends that this balancer shows to them, if it could be read.
+    pub(in crate::engine) fn own_certificate_ends(&self) -> Option<i64> {
+        self.agents.own_ends
+    }
+
     /// What there is to say of agents.
     pub(in crate::engine) fn agent_warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -113,8 +123,7 @@ impl<P: Plane> Engine<P> {
                 "changes wait until agents have listed what their backends hold, after the restart ({left} s left)"
             ));
         }
-        let trouble = self.agents.trouble.as_ref().and_then(|trouble| trouble.borrow().clone());
-        found.extend(trouble.map(|trouble| format!("agents: {trouble}")));
+        found.extend(self.agents_trouble().map(|trouble| format!("agents: {trouble}")));
         let own = self
             .agents
             .own_ends

@@ -1,12 +1,13 @@
 //! What a balancer says of itself to its fleet, and what it can tell of the others.
 
 use super::super::agents::place;
-use super::{Fleet, ServiceRuntime, namesake, now};
+use super::{Fleet, ServiceRuntime, namesake, now, unfit};
 use crate::certificates::warning_for_store;
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tracing::{info, warn};
 use weir_fleet::{Document, Leader, ServiceSign, Sign};
 use weir_hash::HashKey;
 use weir_plane::Plane;
@@ -74,6 +75,11 @@ impl<P: Plane> Engine<P> {
         if let Some(ends) = &fleet.ends {
             ends.sign.send_if_modified(|before| {
                 let changed = *before != sign;
+                match &sign.unfit {
+                    unfit if *unfit == before.unfit => {}
+                    Some(why) => warn!(why, "this balancer does not run for leader"),
+                    None => info!("this balancer runs for leader again"),
+                }
                 if changed {
                     *before = sign;
                 }
@@ -116,6 +122,7 @@ impl<P: Plane> Engine<P> {
             digest: document.map(Document::digest).unwrap_or_default(),
             services,
             announced: announced.0,
+            announced_unknown: self.announced_unknown(),
             drained: announced.1,
             steps: fleet.is_followed()
                 && !self.settles()
@@ -130,6 +137,7 @@ impl<P: Plane> Engine<P> {
                 .map(|behind| behind.why.clone())
                 .or_else(|| self.turning_keys()),
             waits: None,
+            unfit: self.unfit(),
         }
     }
 
@@ -213,6 +221,8 @@ impl<P: Plane> Engine<P> {
         }
         warnings
             .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
+        let unfit = self.unfit();
+        warnings.extend(unfit.map(|why| format!("this balancer does not run for leader: {why}")));
         warnings.extend(self.step_warning());
         warnings
     }
@@ -311,6 +321,9 @@ fn disagreements(balancers: &[BalancerStatus], doubled: &BTreeSet<String>) -> Ve
         let trouble = sign.trouble.as_ref()?;
         Some(format!("{name} does not follow the store: {trouble}"))
     }));
+    said.extend(
+        signs().filter_map(|(name, sign)| Some(unfit::sentence(name, sign.unfit.as_ref()?))),
+    );
     said.extend(tables_differ(signs(), true));
     said
 }

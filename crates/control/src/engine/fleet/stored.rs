@@ -26,12 +26,47 @@ impl Fleet {
         let not_followed = self.behind.as_ref().filter(|_| whole);
         not_followed.map(|behind| behind.revision).or(self.revision)
     }
+
+    /// The number of a change that is made now. `whole`: it is a whole text, which all are to follow, whatever each of
+    /// them follows now.
+    pub(super) fn next_change(&self, whole: bool) -> u64 {
+        let last = self.with_report(|report| {
+            let signs = report.balancers.values().filter(|_| whole);
+            signs.map(|sign| sign.change).max().unwrap_or(0).max(report.change)
+        });
+        self.change().max(last).saturating_add(1)
+    }
+
+    /// The others that live and do not follow what the store has, and this balancer follows: the store has lost what they
+    /// follow, which is a later change, or another one of that number.
+    fn others_apart(&self) -> Vec<String> {
+        let Some(followed) = self.cache.document.as_ref().filter(|_| self.is_followed()) else {
+            return Vec::new();
+        };
+        self.with_report(|report| {
+            // What the store has is on its way here still, or nothing is heard.
+            if !report.reachable || report.change > followed.change {
+                return Vec::new();
+            }
+            let digest = followed.digest();
+            let others = report.balancers.iter().filter(|(_, sign)| {
+                let another = sign.change == followed.change && sign.digest != digest;
+                sign.id != self.cache.id && (sign.change > followed.change || another)
+            });
+            others.map(|(name, _)| name.clone()).collect()
+        })
+    }
 }
 
 impl<P: Plane> Engine<P> {
     /// Whether the store has another configuration than the one that this balancer follows.
     pub(super) fn is_behind(&self) -> bool {
         self.fleet.as_ref().is_some_and(|fleet| fleet.behind.is_some())
+    }
+
+    /// Whether others follow another configuration than the one that the store has, and that this balancer follows.
+    pub(super) fn others_are_apart(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| !fleet.others_apart().is_empty())
     }
 
     /// Whether a text differs from what this balancer follows in what is its own, and in nothing else.
@@ -52,7 +87,17 @@ impl<P: Plane> Engine<P> {
         let behind = self.fleet.as_ref().and_then(|fleet| fleet.behind.as_ref());
         let words =
             |behind: &Behind| format!("; what the store has is not followed: {}", behind.why);
-        behind.map(words).unwrap_or_default()
+        let apart = || {
+            let others = self.fleet.as_ref().map(Fleet::others_apart).unwrap_or_default();
+            match &others[..] {
+                [] => String::new(),
+                others => format!(
+                    "; not followed by {}: weir apply of the file that is right puts that in force everywhere",
+                    others.join(", ")
+                ),
+            }
+        };
+        behind.map_or_else(apart, words)
     }
 
     /// Refuses a change that would be made of what this balancer follows, where the others may follow a later one, which
@@ -82,13 +127,13 @@ impl<P: Plane> Engine<P> {
         let mut report = self.plan_of(from)?;
         // Its own part alone needs no store.
         let own = !report.settings.is_empty() && report.services.is_empty();
-        let behind = self.fleet.as_ref().filter(|fleet| whole && !own && fleet.behind.is_some());
-        if let Some(fleet) = behind {
+        let differ = whole && !own && (self.is_behind() || self.others_are_apart());
+        if let Some(fleet) = self.fleet.as_ref().filter(|_| differ) {
             let stored = fleet.with_report(|report| report.change);
             report.settings.push(FieldChange {
                 field: "store.change".into(),
                 from: stored.into(),
-                to: (fleet.change().max(stored) + 1).into(),
+                to: fleet.next_change(true).into(),
             });
             report.changes = true;
         }
@@ -128,7 +173,9 @@ impl<P: Plane> Engine<P> {
     pub(super) fn store_has(&mut self, document: Document, revision: i64) {
         let Some(fleet) = &mut self.fleet else { return };
         if let Some(kept) = &fleet.cache.document {
-            if *kept == document {
+            // Of two that decide alike it does not matter who made them.
+            let alike = document.change == kept.change && document.digest() == kept.digest();
+            if *kept == document || alike {
                 (fleet.revision, fleet.behind) = (Some(revision), None);
                 return;
             }

@@ -2,6 +2,7 @@
 //! it says nothing, or there is none, everybody sees that pools are not as the configuration has them.
 
 use super::super::Engine;
+use super::super::fleet::unfit_words;
 use super::super::service::{PoolMember, ServiceRuntime};
 use super::super::turn::InForce;
 use super::StepStatus;
@@ -81,7 +82,10 @@ impl<P: Plane> Engine<P> {
                     format!("{}, which leads and has not come to it yet", leader.name)
                 }
                 Some(leader) => format!("{}, which leads and says nothing of it", leader.name),
-                None => "a leader, which is not elected yet".into(),
+                None => match &unfit_words(report)[..] {
+                    [] => "a leader, which is not elected yet".into(),
+                    unfit => format!("a leader, which is not elected: {}", unfit.join("; ")),
+                },
             })
         })?;
         let of = pools.join(", ");

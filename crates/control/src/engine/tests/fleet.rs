@@ -361,6 +361,150 @@ fn a_whole_text_takes_the_place_of_what_is_not_followed() {
     assert_eq!(world.fleet_says(), "");
 }
 
+/// And so at the one whose document the store has, where others follow another one of that number, or a later one: the
+/// store has lost what they follow.
+#[test]
+fn a_whole_text_takes_the_place_of_what_others_follow() {
+    let mut world = member(&first());
+    let mut store = Taking::of(&mut world);
+    let document = world.document(5, &shared(&[1, 2, 3]));
+    store.hears(&mut world, &document, 5);
+    let whole = text::join(&own(&world.directory), &document.text);
+    let says = |store: &Taking, change: u64, digest: &str| {
+        let sign = Sign { id: "2".into(), change, digest: digest.into(), ..Sign::default() };
+        store.report.send_modify(|report| drop(report.balancers.insert("lb2".into(), sign)));
+    };
+    // It follows the same, or is late.
+    for (change, digest) in [(5, document.digest()), (4, "ff".to_owned())] {
+        says(&store, change, &digest);
+        let (said, put) = store.ask(&mut world, apply(whole.clone()));
+        assert!(said.is_ok() && put.is_none(), "{said:?}");
+    }
+    let plan = |world: &World| {
+        let from = Source::Text { name: "weir.toml".into(), text: whole.as_str().into() };
+        world.engine.plan_in_fleet(Some(from)).expect("it can be looked at")
+    };
+    assert!(!plan(&world).changes);
+    let mut expected = 5;
+    for (change, next) in [(5, 6), (20, 21)] {
+        says(&store, change, "ff");
+        let planned = plan(&world);
+        assert!(planned.changes && planned.settings[0].to == next, "{:?}", planned.settings);
+        // A file that is read again is none that somebody means.
+        let (said, put) = store.ask(&mut world, |reply| Command::Reload(false, reply));
+        assert!(put.is_none(), "{said:?}");
+        let said = said.expect("it is in force here");
+        assert!(said.contains("not followed by lb2: weir apply"), "{said}");
+        let (said, put) = store.ask(&mut world, apply(whole.clone()));
+        let said = said.expect("it is written");
+        assert!(said.contains(&format!("change {next} of the fleet")), "{said}");
+        let (put, replaced) = put.expect("it is written");
+        assert_eq!((put.change, &put.text, replaced), (next, &document.text, expected));
+        expected += 1;
+        says(&store, next, &put.digest());
+        assert!(!plan(&world).changes, "all follow it");
+    }
+}
+
+/// Two documents of one number that decide alike are one, whoever has made them: nobody is behind.
+#[test]
+fn a_document_that_decides_alike_is_followed() {
+    let mut world = member(&first());
+    let document = world.document(5, &shared(&[1, 2, 3]));
+    world.hears(&document, 5);
+    let mut again = document.clone();
+    (again.by, again.at) = ("lb2".into(), document.at + 1);
+    world.hears(&again, 3);
+    assert_eq!(world.fleet_says(), "");
+    let another = world.document(5, &shared(&[1, 2]));
+    world.hears(&another, 4);
+    assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
+}
+
+/// Where the speaker does not answer it is not known what is announced, which is not nothing.
+#[test]
+fn what_a_silent_speaker_announces_is_unknown() {
+    let mut world = member(&first());
+    let _store = Taking::of(&mut world);
+    let (_keeper, _wanted, reports) = world.engine.announce().expect("nothing was announced");
+    let route = weir_announce::Route::of("10.0.0.1".parse().expect("an address"));
+    let mut says = |announced: Option<bool>| {
+        reports.send_modify(|report| {
+            let route = weir_announce::RouteReport { route, withheld: None, announced };
+            report.routes = vec![route];
+        });
+        world.engine.tell_fleet();
+        let status = world.engine.fleet_status().expect("it is of one");
+        let sign = status.balancers.into_iter().find_map(|one| one.sign).expect("its own");
+        (sign.announced, sign.announced_unknown)
+    };
+    let one = vec!["10.0.0.1/32".to_owned()];
+    assert_eq!(says(Some(true)), (one.clone(), Vec::new()));
+    assert_eq!(says(None), (Vec::new(), one));
+    assert_eq!(says(Some(false)), (Vec::new(), Vec::new()));
+}
+
+/// Who cannot lend the tables that all have alike does not run for leader, and says why; of others nobody needs them.
+#[test]
+fn who_cannot_lend_tables_does_not_run_for_leader() {
+    let mut world = member(&first());
+    let _store = Taking::of(&mut world);
+    let says = |world: &mut World| {
+        world.engine.tell_fleet();
+        let status = world.engine.fleet_status().expect("it is of one");
+        let sign = status.balancers.into_iter().find_map(|one| one.sign).expect("its own");
+        let said = (world.fleet_says(), status.disagreements.join("\n"));
+        (sign.unfit, said)
+    };
+    let pem = world.directory.path().join("lb.pem");
+    let ending = |year| {
+        let mut wanted = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        wanted.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        std::fs::write(&pem, wanted.self_signed(&key).expect("a certificate").pem())
+            .expect("written");
+    };
+    let agents = |world: &World, method: &str| {
+        let agents = format!(
+            "\n[agents]\nlisten = \"127.0.0.1:4479\"\ncertificate = {0:?}\nkey = {0:?}\nca = {0:?}\n",
+            pem.display().to_string()
+        );
+        let services = shared(&[1, 2, 3]).replace(
+            "method = \"cheetah\"\nanswers = \"backend\"",
+            &format!("method = \"{method}\"\nstates = \"agents\""),
+        );
+        let text = text::join(&(own(&world.directory) + &agents), &services);
+        Config::parse(&text, "weir.toml").expect("it can be used")
+    };
+    ending(2001);
+    for (method, needed) in [("residue", false), ("concury", true)] {
+        let config = agents(&world, method);
+        world.engine.config = config.clone();
+        world.engine.services.get_mut("a").expect("a service").configured =
+            config.services[0].clone();
+        world.engine.tell_listener();
+        let (unfit, (own, all)) = says(&mut world);
+        assert_eq!(unfit.is_some(), needed, "{unfit:?}");
+        for said in [own, all] {
+            assert_eq!(said.contains("does not run for leader: its certificate"), needed, "{said}");
+            assert_eq!(said.contains("lb.pem) has ended"), needed, "{said}");
+        }
+    }
+    // A new one counts when it is read.
+    ending(3001);
+    assert!(says(&mut world).0.is_some());
+    world.engine.tell_listener();
+    assert_eq!(says(&mut world).0, None);
+    // And nobody can ask one for tables that cannot listen.
+    let (listener, _listens) = watch::channel(None);
+    let (trouble, troubled) = watch::channel(None);
+    world.engine.hear_agents_by(listener, troubled);
+    assert_eq!(says(&mut world).0, None);
+    trouble.send_replace(Some("lb.pem: No such file or directory".to_owned()));
+    let (unfit, _) = says(&mut world);
+    assert!(unfit.expect("it is in the way").contains("lb.pem: No such file"));
+}
+
 /// Without the store nobody knows what the others do: they are not away, what they have said last is there, and why
 /// nothing is heard is said as it is.
 #[test]

@@ -409,9 +409,9 @@ impl ServiceRuntime {
         }
     }
 
-    /// States that are not half-open.
+    /// Connections that it has. Those that are half-open may be open by now: that is seen with the next look.
     fn open(&self) -> usize {
-        self.builder.states().saturating_sub(self.half_open.waiting())
+        self.builder.states()
     }
 
     /// Those of one prefix at least, of that which has most.

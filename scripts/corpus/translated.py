@@ -235,7 +235,7 @@ def mss(value):
 LIMITS = {"fixed": ({"segments": 1000}, {4: 1000, 6: 1000}), "auto": ({"segments": 0, "mtu": 1400}, {4: 1360, 6: 1340})}
 
 
-def asks_for_less(book, setup, family, most, answer, back, rule, *before):
+def asks_for_less(book, setup, family, most, answer, back, rule, *before, later="mss.no_syn"):
     """SYN+ACKs of a service that limits segments; `before`: what comes before them."""
     name = f"{setup}_{NAMES[family]}"
     for value in (most + 1, 1460, 0xFFFF):
@@ -245,7 +245,7 @@ def asks_for_less(book, setup, family, most, answer, back, rule, *before):
         book.case(f"{name}_{value}", "mss.answer", setup, "It asks for no more than that.", *before,
                   back(answer(mss(value))))
     book.case(f"{name}_none", "mss.without", setup, "It asks for nothing.", *before, back(answer({"flags": "SA"})))
-    book.case(f"{name}_later", "mss.no_syn", setup, "Only a SYN+ACK asks.", *before,
+    book.case(f"{name}_later", later, setup, "Only a SYN+ACK asks.", *before,
               back(answer({**mss(1460), "flags": "A"})))
 
 
@@ -264,7 +264,8 @@ def to_clients():
         for family in (4, 6):
             vip, silent = (VIP, SILENT) if family == 4 else (VIP6, SILENT6)
             made = lambda tcp, **other: answer(family, from_tcp(**tcp), **other)
-            asks_for_less(book, setup, family, most[family], made, lambda packet: back(packet, vip, 80), "back.limited")
+            asks_for_less(book, setup, family, most[family], made, lambda packet: back(packet, vip, 80), "back.limited",
+                          later="back.plain" if family == 4 else "mss.no_syn")
             book.case(f"{setup}_{NAMES[family]}_silent", "back.kernels_limited", setup, "The kernel forwards it.",
                       lowers(kernels(made(mss(most[family]), dst=silent), vip, 80), made(mss(1460), dst=silent)),
                       needs=["next_hops"])
@@ -275,7 +276,7 @@ def to_clients():
         pick = lambda four, six: four if family == 4 else six
         for setup, ports, to_ports in (("port", (PORT, PORT), (80, 53)), ("same", (80, 53), (None, None)),
                                        ("any", (1234, 4321), (None, None))):
-            rule = "back.any_port" if setup == "any" else "back.sent"
+            rule = "back.any_port" if setup == "any" else pick("back.plain", "back.sent")
             for flags in ("SA", "A", "FA", "R"):
                 book.case(f"{setup}_{name}_{flags.lower()}", rule, setup, "An answer is the service's.",
                           back(answer(family, from_tcp(ports[0], flags=flags), data(9 if flags == "A" else 0)), vip, to_ports[0]))
@@ -286,7 +287,7 @@ def to_clients():
         for tags, said in TAGS:
             book.case(f"{name}_{said}", "l2.untag", "port", "The frame's tags come off.",
                       back(answer(family, from_tcp(), data(3), tags=tags), vip, 80))
-        book.case(f"{name}_padded", "back.sent", "port", "Padding stays behind the packet.",
+        book.case(f"{name}_padded", pick("back.plain", "back.sent"), "port", "Padding stays behind the packet.",
                   back(answer(family, from_tcp(), pad=bytes(6)), vip, 80))
         book.case(f"{name}_again", pick("back.plain", "back.fits"), "port", "The way is kept for a while.",
                   *[back(answer(family, from_tcp(), data(size)), vip, 80) for size in range(3)])
@@ -302,7 +303,7 @@ def to_clients():
                           *[back(answer(family, body, data(size), **head, **mac), vip, port)
                             for size, body, port in ((0, from_tcp(both[0], flags="SA"), both[2]), (9, from_tcp(both[0]), both[2]),
                                                      (7, from_udp(both[1]), both[3]), (7, from_udp(both[1], sum=0), both[3]))])
-        book.case(f"{name}_there_and_back", "back.sent", "port", "A connection, both ways.",
+        book.case(f"{name}_there_and_back", pick("back.plain", "back.sent"), "port", "A connection, both ways.",
                   there(Packet(eth(), ip(family), tcp(flags="S")), pool(port=PORT)[family == 6], new=True),
                   back(answer(family, from_tcp(flags="SA")), vip, 80))
         known = back(answer(family, from_tcp(), data(1)), vip, 80)
@@ -333,7 +334,7 @@ def to_clients():
                       kernels(answer(family, body, data(5), dst=silent), vip, port), needs=["next_hops"])
         small, most = pick(SMALL, SMALL6), 600 if family == 4 else 1300
         header = 40 if family == 4 else 60
-        book.case(f"{name}_fits", "back.fits", "port", "It is just as large as the way takes.",
+        book.case(f"{name}_fits", pick("back.plain", "back.fits"), "port", "It is just as large as the way takes.",
                   back(answer(family, from_tcp(), data(most - header), dst=small), vip, 80), needs=["next_hops"])
         big = answer(family, from_tcp(), data(most - header + 1), dst=small)
         book.case(f"{name}_too_big", "back.too_big", "port", "The kernel tells the backend what fits.",

@@ -316,7 +316,8 @@ fn a_backend_says_its_weight() {
     // What is none changes nothing.
     fs::write(&page, "weight= much\n").unwrap();
     until(&balancer, "b0", "no weight", |check| {
-        check["last"].as_str().is_some_and(|last| last.starts_with("HTTP 200, without a weight"))
+        let words = "HTTP 200, the weight in the body is \"much\", which is no weight";
+        check["last"].as_str().is_some_and(|last| last.starts_with(words))
     });
     assert_eq!(effective(&balancer, "b0"), 0.0);
     fs::write(&page, "weight= 3\n").unwrap();

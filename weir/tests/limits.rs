@@ -90,6 +90,30 @@ fn start(lab: &Arc<Lab>, method: &str, limits: &Limits) -> Balancer {
     common::start_spec(lab, spec)
 }
 
+/// Fewer states than a service has connections: the limit stays, and says so, and those that begin afterwards are
+/// remembered as the others are.
+#[test]
+fn fewer_states_than_there_are_connections_break_nobody() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start_with(&lab, "[limits]\nstates_per_service = 100000\n");
+    let mut held = common::hold(&lab, WEB4, 300);
+    // All that has been reported is known.
+    common::command(&balancer, "backend weight web4 b0 2");
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let fewer = text.replace("states_per_service = 100000", "states_per_service = 100");
+    fs::write(balancer.config(), fewer).unwrap();
+    let said = common::command(&balancer, "reload");
+    assert!(said.contains("limits: states_per_service: 100 is less than the "), "{said}");
+    assert!(said.contains("it stays 100000"), "{said}");
+    let warnings = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("it stays 100000"), "{warnings}");
+    held.extend(common::hold(&lab, WEB4, 100));
+    common::command(&balancer, "backend drain web4 b1");
+    common::command(&balancer, "backend weight web4 b0 5");
+    common::assert_unbroken(&mut held, "with a limit that is less than there are", &balancer);
+}
+
 /// Tables are built from what is known of flows: what was lost on the way shows here.
 fn change_pools(balancer: &Balancer, held: &mut [Held], weight: usize) {
     let weight = weight + 2;

@@ -139,7 +139,7 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 }
 
 /* The same, without the way apart, of the answers that nearly all are: TCP or UDP over IPv4 without options, not in
- * fragments, without a tag, from a port that is one service's, to a client whose way is known and has no tag. The
+ * fragments, without a tag, from a port that is one service's, to a client whose way has no tag. The
  * verdict, or NOT_PLAIN, and the packet is as it was. bytes: of the packet. Global, so that the verifier goes through
  * it once. */
 __noinline int send_back_plain(struct xdp_md *ctx, __u32 bytes)
@@ -171,9 +171,14 @@ __noinline int send_back_plain(struct xdp_md *ctx, __u32 bytes)
 	__u32 number = client * VIP_FIRST >> WAYS_SHIFT;
 	struct lane *way = bpf_map_lookup_elem(&ways, &number);
 
+	if (!way)
+		return NOT_PLAIN;
+	if ((way->packets != 0 || way->bytes != client || !way->resolved ||
+	     bpf_jiffies64() - way->resolved > RESOLVE_JIFFIES) &&
+	    find_way(ctx, way, 0, client) != BPF_FIB_LKUP_RET_SUCCESS)
+		return NOT_PLAIN; /* rule: back.plain_no_way */
 	/* 0 is no limit. */
-	if (!way || way->packets != 0 || way->bytes != client || way->vlan || !way->resolved ||
-	    bpf_jiffies64() - way->resolved > RESOLVE_JIFFIES || bytes - 1 > way->mtu - 1)
+	if (way->vlan || bytes - 1 > way->mtu - 1)
 		return NOT_PLAIN;
 	__u64 change = exchange(&ip->src, to->address[1] >> 32);
 

@@ -73,8 +73,8 @@ fn service(text: &mut Text, service: &ServicePlan) {
     }
     // Several addresses stand in the field of one.
     let several = service.fields.iter().any(|change| change.field == "vips");
-    let shown = |change: &&FieldChange| !(several && change.field == "vip");
-    for change in service.fields.iter().filter(shown) {
+    let shown = |change: &&FieldChange| !(several && change.field == "vip" || is_of_ports(change));
+    for change in service.fields.iter().filter(shown).chain(&ports(&service.fields)) {
         text.line(format_args!("    {}", field(change)));
     }
     for backend in &service.backends {
@@ -91,6 +91,30 @@ fn service(text: &mut Text, service: &ServicePlan) {
         let fields = if fields.is_empty() { backend.change.clone() } else { fields.join(", ") };
         text.line(format_args!("  {mark} backend {}: {fields}{held}", backend.name));
     }
+}
+
+fn is_of_ports(change: &FieldChange) -> bool {
+    matches!(&*change.field, "port" | "ports")
+}
+
+/// The ports of a service as the file has them: one and a range are one field, and without both it is `any_port`.
+fn ports(fields: &[FieldChange]) -> Vec<FieldChange> {
+    let (mut from, mut to, mut all) = (Value::Null, Value::Null, Vec::new());
+    for change in fields.iter().filter(|change| is_of_ports(change)) {
+        for (into, value) in [(&mut from, &change.from), (&mut to, &change.to)] {
+            if !value.is_null() {
+                *into = range(value);
+            }
+        }
+    }
+    let any = (from.is_null(), to.is_null());
+    if any != (true, true) {
+        all.push(FieldChange { field: "port".into(), from, to });
+    }
+    if any.0 != any.1 {
+        all.push(FieldChange { field: "any_port".into(), from: any.0.into(), to: any.1.into() });
+    }
+    all
 }
 
 fn field(change: &FieldChange) -> String {
@@ -179,6 +203,14 @@ fn bare(of: &Value) -> Value {
             fields.values().next().cloned().unwrap_or_default()
         }
         other => other.clone(),
+    }
+}
+
+/// A range of ports as the file has it; one is one.
+fn range(of: &Value) -> Value {
+    match (of.get("first"), of.get("last")) {
+        (Some(first), Some(last)) => format!("{first}-{last}").into(),
+        _ => of.clone(),
     }
 }
 
@@ -337,6 +369,33 @@ mod tests {
             said.contains("7 known connections, of which an unknown number would break"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn any_port_is_named_as_the_file_has_it() {
+        let said = |fields: Value| {
+            let report = json!({ "file": "weir.toml", "changes": true, "refused": false, "settings": [],
+                "unchanged": 0, "services": [{ "name": "web", "change": "changed", "fields": fields,
+                "backends": [], "connections": 0, "broken": 0 }] });
+            let said = plan(&serde_json::from_value(report).unwrap());
+            let lines: Vec<&str> = said.lines().skip(2).map(str::trim).collect();
+            lines.join("; ")
+        };
+        let port = |from: Value, to: Value| json!({ "field": "port", "from": from, "to": to });
+        let range = json!({ "first": 80, "last": 82 });
+        assert_eq!(
+            said(json!([port(81.into(), Value::Null)])),
+            "port: 81 -> none; any_port: false -> true"
+        );
+        assert_eq!(
+            said(json!([port(Value::Null, 81.into())])),
+            "port: none -> 81; any_port: true -> false"
+        );
+        let to_range = json!({ "field": "ports", "from": null, "to": range });
+        assert_eq!(said(json!([port(81.into(), Value::Null), to_range])), "port: 81 -> 80-82");
+        let from_range = json!({ "field": "ports", "from": range, "to": null });
+        assert_eq!(said(json!([from_range])), "port: 80-82 -> none; any_port: false -> true");
+        assert_eq!(said(json!([port(80.into(), 81.into())])), "port: 80 -> 81");
     }
 
     #[test]

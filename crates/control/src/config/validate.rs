@@ -689,9 +689,18 @@ fn tables_fit(
         .then(|| format!("set limits.table_bytes to {} or more", need.bytes));
     let fewer = largest(bounds.states_per_service, fits)
         .map(|most| format!("set limits.states_per_service to {most} or less"));
-    let right = match (larger, fewer) {
-        (None, None) => "make the tables of its method smaller, or split the file".to_owned(),
-        (larger, fewer) => larger.into_iter().chain(fewer).collect::<Vec<_>>().join(", or "),
+    // Where that limit is what is too large, fewer states alone make no room.
+    let half_open = limits.half_open_flows.filter(|_| fewer.is_none()).and_then(|given| {
+        let fits = |half_open_flows: u32| {
+            let need = tables.need(&Bounds { half_open_flows, ..bounds });
+            need.is_none_or(|need| need.bytes <= room.into())
+        };
+        largest(given, fits).map(|most| format!("set limits.half_open_flows to {most} or less"))
+    });
+    let all: Vec<String> = larger.into_iter().chain(fewer).chain(half_open).collect();
+    let right = match &all[..] {
+        [] => "make the tables of its method smaller, or split the file".to_owned(),
+        all => all.join(", or "),
     };
     let (field, place) = given.unwrap_or_else(|| ("service", places[need.service].clone()));
     let others = match services.len() - 1 {

@@ -3,6 +3,7 @@
 use super::forward::way_of;
 use super::history::{Apply, HistoryReport};
 use super::lines;
+use super::reload::words::unremembered_in_words;
 use super::service::{PoolMember, ServiceRuntime, of_target};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
@@ -533,7 +534,9 @@ impl<P: Plane> Engine<P> {
             Some(n) => format!("; it held {n} connections"),
             None => "; nobody knows how many connections it held".into(),
         };
-        let said = format!("backend {backend} ({place}) removed from {service}{states}{nobody}");
+        let beyond = self.beyond_of(service);
+        let said =
+            format!("backend {backend} ({place}) removed from {service}{states}{beyond}{nobody}");
         Ok(self.remember_removal(said, known, held))
     }
 
@@ -589,9 +592,17 @@ impl<P: Plane> Engine<P> {
                     stay(known, "connections stay where they are", "connection stays where it is")
                 }
             };
-            self.remember_kept(format!("{said}{stay}{rest}"), known)
+            let beyond = self.beyond_of(service);
+            self.remember_kept(format!("{said}{stay}{beyond}{rest}"), known)
         });
         drop(reply.send(done));
+    }
+
+    /// What a change of a service's pool may do to connections that nobody remembers.
+    fn beyond_of(&self, service: &str) -> String {
+        let service = self.services.get(service);
+        let said = service.and_then(unremembered_in_words);
+        said.map_or_else(String::new, |said| format!(", and {said}"))
     }
 
     /// How many connections are known of a service, where that needs no counting: a command may come a hundred times a

@@ -497,7 +497,8 @@ fn may_leave(service: &ServiceRuntime, member: &PoolMember, now: u32) -> bool {
         return true;
     }
     // Where not all connections are known, a backend without known ones may have some.
-    let all_known = service.refused() == 0 && service.beyond_prefix == 0;
+    let all_known =
+        service.refused() == 0 && service.beyond_prefix == 0 && service.unremembered() == 0;
     age >= SETTLED
         && all_known
         && service.states_of(member.id) == Some(0)

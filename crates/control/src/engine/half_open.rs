@@ -68,6 +68,11 @@ impl HalfOpen {
         self.queues.retain(|_, queue| !queue.is_empty());
     }
 
+    /// How many there may be.
+    pub fn budget(&self) -> usize {
+        self.budget
+    }
+
     /// Half-open connections, and a few that were until a moment ago.
     pub fn len(&self) -> usize {
         self.len

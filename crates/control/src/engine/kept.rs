@@ -5,7 +5,7 @@
 pub(crate) mod lists;
 
 use super::{Engine, EngineError, tolerate};
-use crate::config::Config;
+use crate::config::{Balancer, Config};
 use crate::history;
 use crate::store::RunLock;
 use std::collections::HashMap;
@@ -134,6 +134,47 @@ impl<P: Plane> Engine<P> {
             self.tell_all_ids().into_iter().for_each(|failure| warn!(%failure, "QUIC ids"));
         }
         Ok(())
+    }
+}
+
+/// What a start makes of directories before it knows whether it can be.
+const BEGUN: [&str; 3] = ["lock", "state_dir", "history.number"];
+
+/// Directories that nobody has used before a start. If that comes to nothing, they are as they were: they hold nothing
+/// of any instance, and are taken for none's.
+pub(super) struct Begun(Vec<(PathBuf, bool)>);
+
+impl Begun {
+    /// Those of a start that is about to begin; each with whether it is there.
+    pub fn at(balancer: &Balancer) -> Self {
+        let mut all = vec![balancer.run_dir.clone(), balancer.state_dir()];
+        all.dedup();
+        all.retain(|directory| !RunLock::is_used(directory));
+        Self(all.into_iter().map(|one| (one.clone(), one.exists())).collect())
+    }
+
+    /// They are an instance's now.
+    pub fn stays(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        for (directory, there) in self.0.iter().rev() {
+            let ours = |name: &OsString| BEGUN.iter().any(|one| *name == **one);
+            // Another one may have begun there meanwhile, or more than that was written.
+            if !RunLock::is_used(directory) || !listed(directory).keys().all(ours) {
+                continue;
+            }
+            let Ok(_lock) = RunLock::acquire(directory) else { continue };
+            for name in BEGUN {
+                let _ = fs::remove_file(directory.join(name));
+            }
+            if !there {
+                let _ = fs::remove_dir(directory);
+            }
+        }
     }
 }
 

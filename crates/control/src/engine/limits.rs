@@ -1,5 +1,7 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
+use super::beyond::Room;
+use super::service::ServiceRuntime;
 use super::{Engine, EngineError, tolerate};
 use crate::config::{self, Config, Service, Source, Table};
 use std::panic::resume_unwind;
@@ -28,13 +30,20 @@ impl<P: Plane> Engine<P> {
     /// not fit stays, with a warning, and keeps none of the others from its change; the next reload or start tries
     /// it again. What the file does not ask for is kept without a word.
     pub(super) fn fit(&mut self, config: &Config) {
+        let Fitted { room, stays, .. } = self.room_of_connections(config);
+        let limits = room.in_place(&config.limits);
         for service in self.services.values_mut() {
-            service.set_room(&config.limits);
+            service.refusals.room = (room != Room::of(&config.limits)).then_some(room);
+            service.set_room(&limits);
         }
         let asked = self.wanted_limits(config);
         let unasked = unasked(config, &asked);
         let mut wanted = asked;
         let mut said = Vec::new();
+        if let Some(stays) = stays {
+            warn!("{stays}");
+            said.push(format!("{stays}, and the next reload or start tries it again"));
+        }
         let failed = loop {
             let fitted = self.drain_reports().map_err(Refused::from);
             let Err(Refused { limit, error }) = fitted.and_then(|()| self.resized(&wanted)) else {
@@ -103,6 +112,9 @@ impl<P: Plane> Engine<P> {
         if self.oversize.is_none() {
             return limits;
         }
+        if let Some(room) = self.services.values().find_map(|service| service.refusals.room) {
+            limits = room.in_place(&limits);
+        }
         let (now, mut wanted) = (self.plane.limits(), self.wanted_limits(&self.config));
         for limit in unasked(&self.config, &wanted) {
             keep(&mut wanted, &now, limit);
@@ -135,6 +147,71 @@ impl<P: Plane> Engine<P> {
     /// Why limits would stay larger than a configuration wants them, if it were followed now; none if they would not, or
     /// if that is known only then.
     pub(super) fn too_small(&self, config: &Config, from: &Source) -> Option<String> {
+        let stays = self.room_of_connections(config).stays;
+        let all: Vec<String> = stays.into_iter().chain(self.misfit(config, from)).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// How many connections services may have once a configuration is followed: as many as it says, but where more are
+    /// remembered than it has room for. Whoever is remembered is not forgotten, and those that come would not be: they
+    /// would break with the next change of the pool.
+    pub(super) fn room_of_connections(&self, config: &Config) -> Fitted {
+        let wanted = Room::of(&config.limits);
+        let (mut room, mut stays, mut notes) = (wanted, None, Vec::new());
+        let all = || self.services.values();
+        let largest = |of: fn(&ServiceRuntime) -> usize| {
+            all().map(|service| (of(service), &service.configured.name)).max()
+        };
+        let Some(before) = all().map(ServiceRuntime::room).reduce(Room::or_larger) else {
+            return Fitted { room, stays, notes };
+        };
+        let beyond = |most: u32, of: fn(&ServiceRuntime) -> usize| {
+            largest(of).filter(|(held, _)| *held > most as usize)
+        };
+        if let Some((open, service)) = beyond(wanted.states_per_service, ServiceRuntime::open) {
+            let most = wanted.states_per_service;
+            let held = Room { states_per_service: count(open), ..before };
+            let kept = before.or_larger(held).or_larger(wanted);
+            room.states_per_service = kept.states_per_service;
+            // What the file does not say goes with what it says.
+            if wanted.half_open_flows == config::Limits::default_half_open(most) {
+                room.half_open_flows = kept.half_open_flows;
+            }
+            if wanted.states_per_prefix == config::Limits::default_of_prefix(most) {
+                room.states_per_prefix = kept.states_per_prefix;
+            }
+            let place = self.place_of_limit("states_per_service");
+            stays = Some(format!(
+                "{place}limits: states_per_service: {most} is less than the {open} connections that service \
+                 {service:?} has; it stays {}",
+                room.states_per_service
+            ));
+        }
+        let lowered = room.half_open_flows < before.half_open_flows;
+        let half_open = beyond(room.half_open_flows, |service| service.half_open.waiting());
+        if let Some((held, service)) = half_open.filter(|_| lowered) {
+            let (place, most) = (self.place_of_limit("half_open_flows"), room.half_open_flows);
+            notes.push(format!(
+                "{place}limits: half_open_flows: service {service:?} has {held} half-open connections, and {most} is \
+                 less: the oldest are forgotten, and a handshake that takes longer may break when the pool changes"
+            ));
+        }
+        let most = room.states_per_prefix;
+        let lowered = most > 0
+            && room != room.or_larger(Room { states_per_prefix: before.states_per_prefix, ..room });
+        let of_prefix = if lowered { beyond(most, ServiceRuntime::open_of_prefix) } else { None };
+        if let Some((held, service)) = of_prefix {
+            let place = self.place_of_limit("states_per_prefix");
+            notes.push(format!(
+                "{place}limits: states_per_prefix: service {service:?} has {held} connections of one source prefix, \
+                 and {most} is less: those stay, and from now on no new connection of such a prefix is remembered; \
+                 a change of the pool may break it"
+            ));
+        }
+        Fitted { room, stays, notes }
+    }
+
+    fn misfit(&self, config: &Config, from: &Source) -> Option<String> {
         let wanted = self.wanted_limits(config);
         let refused = self.plane.fits_into(&wanted).err()?;
         if P::limit_of(&refused).is_some_and(|limit| unasked(config, &wanted).contains(&limit)) {
@@ -298,6 +375,53 @@ impl<P: Plane> Engine<P> {
         }
         Ok(worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
     }
+}
+
+/// How many connections services may have.
+pub(super) struct Fitted {
+    pub room: Room,
+    /// Why it is not what the file says.
+    pub stays: Option<String>,
+    /// What becomes of those that are beyond what it says, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Room {
+    fn or_larger(self, other: Self) -> Self {
+        // 0 is no limit.
+        let prefixes = [self.states_per_prefix, other.states_per_prefix];
+        let none = prefixes.contains(&0);
+        Self {
+            states_per_service: self.states_per_service.max(other.states_per_service),
+            half_open_flows: self.half_open_flows.max(other.half_open_flows),
+            states_per_prefix: if none { 0 } else { prefixes[0].max(prefixes[1]) },
+        }
+    }
+}
+
+impl ServiceRuntime {
+    /// The limits of its connections.
+    fn room(&self) -> Room {
+        Room {
+            states_per_service: count(self.most_open()),
+            half_open_flows: count(self.half_open.budget()),
+            states_per_prefix: count(self.most_of_prefix()),
+        }
+    }
+
+    /// Connections that it has. Those that are half-open may be open by now: that is seen with the next look.
+    fn open(&self) -> usize {
+        self.builder.states()
+    }
+
+    /// Those of one prefix at least, of that which has most.
+    fn open_of_prefix(&self) -> usize {
+        self.builder.most_of_prefix().saturating_sub(self.half_open.waiting())
+    }
+}
+
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 /// Limits that cannot be had.

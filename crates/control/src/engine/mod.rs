@@ -102,6 +102,7 @@ use crate::store::{Journal, NameLock, RunLock, StoreError};
 use crate::tables::Shelf;
 use document::Document;
 use error::PlaneResult;
+use network::slow;
 use reload::How;
 use service::ServiceRuntime;
 use std::cell::{Cell, RefCell};
@@ -338,6 +339,7 @@ impl Engine {
         if !RunLock::is_used(&config.balancer.run_dir) {
             may_start(&config, &config_path, &directory)?;
         }
+        let begun = kept::Begun::at(&config.balancer);
         let lock = RunLock::await_free(&config.balancer.run_dir)?;
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
@@ -369,6 +371,7 @@ impl Engine {
                     warn!(%error, "a start over a file that is gone will not find this instance");
                 }
                 give_back_memory();
+                begun.stays();
                 Ok(engine)
             }
             Err(error) => {
@@ -536,14 +539,6 @@ pub struct Starting {
 /// Whether packets go through the program in drivers where that can be: at taps it stands in the network stack.
 fn expects_native(config: &Config) -> bool {
     config.balancer.plane != PlaneKind::Dpdk
-}
-
-/// What there is to say of an interface whose packets take the long way.
-fn slow(interface: &str) -> String {
-    format!(
-        "{interface} has no native XDP (or it was not asked for): packets are handled in the network stack, \
-         several times slower"
-    )
 }
 
 impl<P: Plane> Engine<P> {

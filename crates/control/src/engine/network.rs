@@ -52,6 +52,14 @@ pub(super) struct Look {
     pub over: bool,
 }
 
+/// What there is to say of an interface whose packets take the long way.
+pub(super) fn slow(interface: &str) -> String {
+    format!(
+        "{interface} has no native XDP (or it was not asked for): packets are handled in the network stack, \
+         several times slower"
+    )
+}
+
 impl Look {
     pub fn new() -> Self {
         Self { left: None, all_known: true, over: false }

@@ -234,6 +234,10 @@ impl<P: Plane> Engine<P> {
         let mut services: Vec<ServicePlan> =
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();
+        let mut warnings: Vec<String> =
+            self.interfaces_given_up(config, false).into_iter().collect();
+        warnings.extend(self.room_of_connections(config).notes);
+        warnings.extend(self.unremembered_of(&plan));
         services.extend(self.removed(&plan));
         let why = self.against_all(config, false);
         let why = (!why.is_empty()).then(|| why.join("; "));
@@ -246,7 +250,7 @@ impl<P: Plane> Engine<P> {
             unchanged,
             why,
             limits_stay,
-            warnings: self.interfaces_given_up(config, false).into_iter().collect(),
+            warnings,
         })
     }
 

@@ -82,6 +82,22 @@ impl Counted {
         held.map_or(0, |held| *held as usize)
     }
 
+    /// States of the prefix that has most.
+    pub fn most_of_prefix(&self) -> usize {
+        let most = |counts: &HashMap<u32, u32>| counts.values().copied().max().unwrap_or(0);
+        let most = match &self.counts {
+            Some(counts) => most(counts),
+            None => {
+                let mut counts = HashMap::<u32, u32>::new();
+                self.build.each_state(&mut |state, _| {
+                    *counts.entry(index(&self.key, state)).or_default() += 1;
+                });
+                most(&counts)
+            }
+        };
+        most as usize
+    }
+
     fn more(&mut self, state: &StateKey) {
         if let Some(counts) = &mut self.counts {
             *counts.entry(index(&self.key, state)).or_default() += 1;

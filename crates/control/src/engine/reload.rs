@@ -11,6 +11,7 @@ pub(super) mod overtaken;
 mod restore;
 pub(super) mod words;
 
+use super::beyond::refusals_beside;
 use super::commands::Done;
 use super::document;
 use super::forward::{Way, translation, way_of};
@@ -159,11 +160,13 @@ impl<P: Plane> Engine<P> {
         self.config = config.clone();
         // The file has this text by now.
         self.looked_at.replace(None);
+        let crowded = self.room_of_connections(&config).notes;
         self.fit(&config);
         // The listener reads them anew now, and tries again as long as it cannot.
         let tls = config.api.tls.as_ref().and_then(|tls| look_at_papers(tls).err());
         let tls = tls.map(|why| format!("no API by TLS, and it is tried again: {why}"));
-        let notes = followed.notes.iter().chain(&self.oversize).chain(&tls).chain(&held);
+        let notes = followed.notes.iter().chain(&self.oversize).chain(&crowded);
+        let notes = notes.chain(&tls).chain(&held);
         let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {
@@ -297,6 +300,7 @@ impl<P: Plane> Engine<P> {
             }
             return Err(if how.start { error } else { error.of_undone() });
         }
+        notes.extend(self.unremembered_of(&plan));
         let failures = self.switch(plan, prepared, config, how);
         self.forget_lists();
         notes.extend(crate::doctor::against_inline(config));
@@ -827,6 +831,7 @@ impl<P: Plane> Engine<P> {
         self.gone.push(Gone { number: service.number, backends });
         if let Some(log) = &service.log {
             let _ = std::fs::remove_file(log.path());
+            let _ = std::fs::remove_file(refusals_beside(log.path()));
         }
     }
 

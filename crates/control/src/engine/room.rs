@@ -26,7 +26,7 @@ pub struct RoomStatus {
 impl<P: Plane> Engine<P> {
     /// Limits of the whole instance; what nothing needs has no room, and is left out. `pending`: flows that are.
     pub(super) fn room(&self, pending: usize) -> Vec<RoomStatus> {
-        let limits = self.plane.limits();
+        let (limits, own) = (self.plane.limits(), self.limits_in_force());
         let services = self.services.values();
         let backends: usize = services.clone().map(|service| service.pool.len()).sum();
         let lists: usize =
@@ -41,8 +41,8 @@ impl<P: Plane> Engine<P> {
             ("udp_flows", limits.udp_flows, None),
             ("list_prefixes", limits.list_prefixes, Some(lists as u64)),
             (NAT_CONNECTIONS, limits.mappings, self.mapped()),
-            ("states_per_service", self.config.limits.states_per_service, None),
-            ("half_open_flows", self.config.limits.half_open_flows, None),
+            ("states_per_service", own.states_per_service, None),
+            ("half_open_flows", own.half_open_flows, None),
         ];
         all.into_iter()
             // Memory that nothing needs has one place.

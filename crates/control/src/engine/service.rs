@@ -1,7 +1,7 @@
 //! One service at run time: its pool, its builder, and the log of its states.
 
 use super::EngineError;
-use super::beyond::Beyond;
+use super::beyond::Refusals;
 use super::claims::Claims;
 use super::cookies::{settings_of, shared_seed};
 use super::discover::{Discovery, Found};
@@ -148,9 +148,7 @@ pub(super) struct ServiceRuntime {
     /// The backends that were in maintenance at the last look.
     pub away: BTreeSet<String>,
     /// What is to be said of connections that were not remembered.
-    pub refusals: Beyond,
-    /// The same, of those that were beyond what their prefix may have.
-    pub refusals_of_prefix: Beyond,
+    pub refusals: Refusals,
     /// Connections of draining backends that there was no room to pin, and when that was so, in seconds.
     pub unpinned: (usize, u32),
     /// Hash key under which its flows are armed in the activity marks.
@@ -292,8 +290,7 @@ impl ServiceRuntime {
             discoveries: BTreeMap::new(),
             dirty: true,
             away: BTreeSet::new(),
-            refusals: Beyond::default(),
-            refusals_of_prefix: Beyond::default(),
+            refusals: Refusals::default(),
             unpinned: (0, 0),
             marked_under,
             marked_since: Vec::new(),
@@ -356,9 +353,15 @@ impl ServiceRuntime {
         self.most_open
     }
 
+    /// Those of one source prefix; 0: as many as there are.
+    pub fn most_of_prefix(&self) -> usize {
+        self.most_of_prefix
+    }
+
     /// A connection was not remembered because there are so many.
-    pub fn count_beyond(&mut self) {
+    pub fn count_beyond(&mut self, key: StateKey) {
         self.beyond += 1;
+        self.refusals.all.began(key);
     }
 
     /// Counts its states by prefix, if there is a limit to that.
@@ -559,7 +562,11 @@ impl ServiceRuntime {
                     {
                         self.end(&event.state.key, known, now)
                     }
-                    _ => Ok(()),
+                    Some(_) => Ok(()),
+                    None => {
+                        self.ended_unremembered(&event.state.key);
+                        Ok(())
+                    }
                 }
             }
         }
@@ -679,12 +686,11 @@ impl ServiceRuntime {
         let tells = self.tells_half_open();
         let open = self.builder.states().saturating_sub(self.half_open.waiting());
         if tells && known.is_none() && open >= self.most_open {
-            self.beyond += 1;
+            self.count_beyond(key);
             return Ok(());
         }
         if known.is_none() && self.is_crowded(&key) {
-            self.beyond_prefix += 1;
-            self.crowded = Some(key);
+            self.count_beyond_prefix(key);
             return Ok(());
         }
         let known = known.filter(|state| state.backend == backend);
@@ -701,6 +707,7 @@ impl ServiceRuntime {
         if half_open {
             self.half_open.push(key, now);
         }
+        self.ended_unremembered(&key);
         // A flow that cannot be written down is lost only if the control plane dies.
         self.begun_since += usize::from(known.is_none());
         // One with the ports of another that has ended is not taken for that.

@@ -1,5 +1,6 @@
 //! An engine over a P4 switch (docs/p4.md): nothing of it is in the kernel.
 
+use super::kept::Begun;
 use super::network::may_attach_beside;
 use super::{Engine, EngineError, Found, Starting};
 use crate::config::{Config, PlaneKind, Source, Table, place_of};
@@ -25,6 +26,7 @@ impl Engine<P4<Switch>> {
     ) -> Result<Self, EngineError> {
         let from = Source::File(config_path.clone());
         may_attach_beside(&config, &from)?;
+        let begun = Begun::at(&config.balancer);
         let lock = RunLock::await_free(&config.balancer.run_dir)?;
         crate::store::check_logs(&config.balancer.run_dir)?;
         super::Document::read(&config.balancer.run_dir)?;
@@ -58,6 +60,7 @@ impl Engine<P4<Switch>> {
         engine.host_warnings().for_each(|warning| tracing::warn!("{warning}"));
         engine.told_plane = plane;
         super::give_back_memory();
+        begun.stays();
         Ok(engine)
     }
 }

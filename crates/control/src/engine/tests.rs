@@ -743,11 +743,11 @@ fn a_flow_that_is_not_remembered_is_not_written_down() {
     let service = &world.engine.services["a"];
     assert_eq!(service.builder.states(), LIMIT);
     assert_eq!(service.log.as_ref().map(|log| log.len()), Some(LIMIT));
+    world.engine.sweep().expect("nothing is refused");
     let said = world.warnings();
     assert!(said[0].contains("20 connections") && said[0].contains("states_per_service"));
     // Room alone brings nobody back: the warning goes with the connections.
     let mut wanted = world.engine.config.clone();
-    world.engine.sweep().expect("nothing is refused");
     wanted.limits.states_per_service = 1_000;
     world.engine.fit(&wanted);
     world.engine.sweep().expect("nothing is refused");

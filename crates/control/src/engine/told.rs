@@ -117,6 +117,7 @@ impl ServiceRuntime {
         self.young.remove(&key);
         self.claims.remove(&key, backend);
         self.builder.adopt(key, Known { backend, phase: Phase::Open, born, seen: now })?;
+        self.ended_unremembered(&key);
         if let Some(log) = &mut self.log {
             log.append(&record(Op::Add, &key, Some(backend), now))?;
         }
@@ -139,12 +140,11 @@ impl ServiceRuntime {
         let most = self.most_open();
         let own = self.builder.states_of(backend).unwrap_or(0);
         if open >= most || (self.pool.len() > 1 && own >= most.div_ceil(2)) {
-            self.count_beyond();
+            self.count_beyond(*key);
             return true;
         }
         if self.is_crowded(key) {
-            self.beyond_prefix += 1;
-            self.crowded = Some(*key);
+            self.count_beyond_prefix(*key);
             return true;
         }
         false
@@ -164,6 +164,7 @@ impl ServiceRuntime {
         self.young.ended(key, backend);
         let Some(known) = self.builder.known(key).filter(|known| known.backend == backend) else {
             self.claims.remove(key, backend);
+            self.ended_unremembered(key);
             return Ok(());
         };
         // In step with other balancers it is gone for all at once: each would forget it in a time of its own.

@@ -6,6 +6,7 @@
 //! that were known when it is seen.
 
 use super::EngineError;
+use super::beyond::refusals_beside;
 use super::cookies::place_words;
 use super::prefixes::Counted;
 use super::service::{FEWEST_STATES, Pins, ServiceRuntime, log_path, write_anew};
@@ -338,11 +339,12 @@ impl ServiceRuntime {
         self.count_prefixes();
         self.tell_builder(now);
         self.unwritten = None;
-        self.refusals.end(self.refused());
+        self.refusals.all.end(self.refused());
         info!(service = self.configured.name, %from, %to, states = self.builder.states(), "turned");
         if !to.needs().states {
             if let Some(log) = self.log.take() {
                 let _ = std::fs::remove_file(log.path());
+                let _ = std::fs::remove_file(refusals_beside(log.path()));
             }
             return Ok(true);
         }

@@ -97,7 +97,7 @@ impl Unrecorded {
         (open > 0).then(|| {
             format!(
                 "{open} flows have begun whose reports found no room, the first {} ago and the last {} ago: \
-                 they are forwarded and not known, and the next change of the pool breaks some of them; is \
+                 they are forwarded and not known, and the next change of the pool may break them; is \
                  this a flood? limits.event_ring_bytes and limits.unreported_flows say how long a flood has \
                  room",
                 ago(self.told.first),
@@ -108,13 +108,15 @@ impl Unrecorded {
 }
 
 impl<P: Plane> Engine<P> {
-    /// Says in the log when flows begin that nobody is told of.
+    /// Says in the log when flows begin that nobody is told of, and keeps for the next start what is to be said of those
+    /// that are not remembered.
     pub(super) fn look_at_unrecorded(&mut self) {
         let needs = |service: &&ServiceRuntime| service.configured.method.id().needs().states;
         let services = self.services.values().filter(needs);
         let idle = services.map(|service| service.configured.idle_timeout.as_secs()).max();
         let idle = idle.unwrap_or(0).try_into().unwrap_or(u32::MAX);
         let (all, now) = (self.plane.unrecorded(), self.now());
+        self.services.values_mut().for_each(|service| service.keep_refusals(now));
         if self.unrecorded.look(all, now, idle) {
             let flows = self.unrecorded.open();
             warn!(

@@ -2,7 +2,6 @@
 //! made of its outcomes.
 
 use super::lines;
-use super::prefixes::name_of;
 use super::service::{ServiceRuntime, of_target};
 use super::step::Commit;
 use super::{Engine, EngineError, PlaneResult};
@@ -516,24 +515,7 @@ impl<P: Plane> Engine<P> {
             if let Some(turn) = &service.turn {
                 found.push(format!("service {name}: {}", turn.stands(service)));
             }
-            let refused = service.refusals.open(service.refused());
-            let states = service.builder.states();
-            if refused > 0 {
-                found.push(format!(
-                    "service {name}: {refused} connections began beyond limits.states_per_service \
-                     ({states} are remembered): the next change of the pool breaks some of them"
-                ));
-            }
-            let beyond = service.refusals_of_prefix.open(service.beyond_prefix);
-            if let Some(key) = service.crowded.as_ref().filter(|_| beyond > 0) {
-                found.push(format!(
-                    "service {name}: {beyond} connections began beyond limits.states_per_prefix, the last \
-                     of them from {}, of which {} are remembered: the next change of the pool breaks \
-                     some of them",
-                    name_of(key),
-                    service.builder.of_prefix(key)
-                ));
-            }
+            found.extend(service.said_of_unremembered());
             if service.flooded.is_some_and(|at| at.elapsed() < FLOOD_IS_OVER) {
                 found.push(format!(
                     "service {name}: more half-open connections than limits.half_open_flows: the \
@@ -562,7 +544,7 @@ impl<P: Plane> Engine<P> {
             }
             if let Some(what) = &service.lost {
                 found.push(format!(
-                    "service {name}: {what}, and break with the next change of the pool; this goes with \
+                    "service {name}: {what}, and may break with the next change of the pool; this goes with \
                      the next start"
                 ));
             }

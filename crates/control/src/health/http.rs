@@ -1,6 +1,7 @@
 //! A check by HTTP. Whatever a server sends is bounded: its head by hyper's buffer, its body by
 //! [`BODY`], and all of it by the time that the check has.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 
@@ -8,6 +9,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::Response;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
+use hyper::header::{CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -18,6 +20,8 @@ use crate::config::{Http, Spoken, WeightIn};
 const HEAD: usize = 16 << 10;
 /// So many bytes of a body are looked through.
 const BODY: usize = 64 << 10;
+/// So many bytes are shown of what is no weight.
+const SHOWN: usize = 32;
 
 /// Makes one request, and judges the answer. `standard`: the port that URLs leave out.
 pub(super) async fn ask(
@@ -92,14 +96,14 @@ async fn judge(http: &Http, answer: Response<Incoming>) -> Result<Good, Trouble>
         _ => None,
     };
     let wanted = http.body.as_ref().map(String::as_bytes);
-    if let Some(value) = in_header {
-        let spoken = value.and_then(|value| Spoken::parse(&value));
-        look_through(answer.into_body(), wanted, code).await?;
-        return Ok(weighed(code, spoken, true));
+    let says_end = says_its_end(answer.headers());
+    if let (Some(value), Some(WeightIn::Header(name))) = (in_header, &http.weight) {
+        look_through(answer.into_body(), wanted, (code, says_end)).await?;
+        return Ok(weighed(code, name, value.as_deref()));
     }
     let Some(before) = in_body else {
-        look_through(answer.into_body(), wanted, code).await?;
-        return Ok(weighed(code, None, false));
+        look_through(answer.into_body(), wanted, (code, says_end)).await?;
+        return Ok(Good::new(format!("HTTP {code}")));
     };
     let body = beginning(answer.into_body()).await?;
     if wanted.is_some_and(|wanted| !contains(&body, wanted)) {
@@ -107,18 +111,35 @@ async fn judge(http: &Http, answer: Response<Incoming>) -> Result<Good, Trouble>
     }
     let mut places =
         (0..=body.len().saturating_sub(before.len())).filter(|at| body[*at..].starts_with(before));
-    let spoken = places.next().and_then(|at| Spoken::parse(&body[at + before.len()..]));
-    Ok(weighed(code, spoken, true))
+    let found = places.next().map(|at| &body[at + before.len()..]);
+    Ok(weighed(code, "the weight in the body", found))
 }
 
-/// A good answer. One that was to say a weight and does not is good, and says nothing.
-fn weighed(code: u16, spoken: Option<Spoken>, asked: bool) -> Good {
-    let said = match (spoken, asked) {
+/// A good answer that was to say a weight. One that does not, or says something that is none, is good all the same, and
+/// leaves the weight as it was. `name`: what stands there is called so.
+fn weighed(code: u16, name: &str, found: Option<&[u8]>) -> Good {
+    let spoken = found.and_then(Spoken::parse);
+    let said = match (spoken, found) {
         (Some(spoken), _) => format!("HTTP {code}, weight {spoken},"),
-        (None, true) => format!("HTTP {code}, without a weight,"),
-        (None, false) => format!("HTTP {code}"),
+        (None, Some(found)) => {
+            format!("HTTP {code}, {name} is {:?}, which is no weight,", shown(found))
+        }
+        (None, None) => format!("HTTP {code}, without a weight,"),
     };
     Good { spoken, ..Good::new(said) }
+}
+
+/// The first word of what stands where a weight is expected, or the beginning of it.
+fn shown(found: &[u8]) -> String {
+    let found = found.trim_ascii_start();
+    let word = found.iter().take_while(|byte| !byte.is_ascii_whitespace()).count();
+    let text = String::from_utf8_lossy(&found[..word.min(SHOWN)]);
+    if word > SHOWN { format!("{text}...") } else { text.into_owned() }
+}
+
+/// Whether the head says where the body ends. Else the end of the connection is its end.
+fn says_its_end(head: &HeaderMap) -> bool {
+    head.contains_key(CONTENT_LENGTH) || head.contains_key(TRANSFER_ENCODING)
 }
 
 fn without(code: u16, cut: bool) -> Trouble {
@@ -147,14 +168,18 @@ async fn beginning(mut body: Incoming) -> Result<Vec<u8>, Trouble> {
 }
 
 /// Reads a body to its end, or as much of it as is looked through: a server that has begun to answer and does not go
-/// on hangs, and the time that the check has is over. Before that what is wanted has to come; one that has said it, or
-/// is asked for nothing, and then closes too early is good.
-async fn look_through(mut body: Incoming, wanted: Option<&[u8]>, code: u16) -> Result<(), Trouble> {
+/// on hangs, and the time that the check has is over. One that closes before the end that it has said has failed on its
+/// way, whatever it has said before; where the end of the connection is the end, how that ends says nothing.
+async fn look_through(
+    mut body: Incoming,
+    wanted: Option<&[u8]>,
+    (code, says_end): (u16, bool),
+) -> Result<(), Trouble> {
     let mut missing = wanted;
     let (mut held, mut seen) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = match frame {
-            Err(_) if missing.is_none() => return Ok(()),
+            Err(_) if missing.is_none() && !says_end => return Ok(()),
             frame => frame.map_err(|error| trouble(&error))?,
         };
         let Ok(bytes) = frame.into_data() else { continue };
@@ -175,6 +200,19 @@ async fn look_through(mut body: Incoming, wanted: Option<&[u8]>, code: u16) -> R
     if missing.is_none() { Ok(()) } else { Err(without(code, seen >= BODY)) }
 }
 
+/// Whether the connection has ended within a body.
+fn is_cut_off(error: &hyper::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let of_system = error.downcast_ref::<io::Error>();
+        if of_system.is_some_and(|one| one.kind() == io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// hyper's error with its causes.
 fn trouble(error: &hyper::Error) -> Trouble {
     if error.is_parse_too_large() {
@@ -183,7 +221,7 @@ fn trouble(error: &hyper::Error) -> Trouble {
             HEAD >> 10
         ));
     }
-    if error.is_incomplete_message() {
+    if error.is_incomplete_message() || is_cut_off(error) {
         return Trouble::Answer(
             "no whole HTTP answer: the connection was closed before its end".into(),
         );

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Outcome, Passed, ask};
-use crate::config::{Codes, Dns, Exchange, Grpc, Http, Record, Script, Tls, What};
+use crate::config::{Codes, Dns, Exchange, Grpc, Http, Record, Script, Tls, WeightIn, What};
 
 /// For what must come, on a machine that is busy with other things as well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -199,7 +199,12 @@ async fn hostile_servers_fail_in_time() {
         assert!(!words(&outcome).contains("head is longer"), "{what}: {outcome:?}");
     }
     let half = canned("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").await;
-    expect(half, all(&http()), "no HTTP answer").await;
+    // Whether something is wanted of the body or not.
+    for what in [all(&http()), What::Http(http())] {
+        expect(half, what, "no whole HTTP answer: the connection was closed before its end").await;
+    }
+    let chunk = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nall\r\n";
+    expect(canned(chunk).await, What::Http(http()), "no whole HTTP answer").await;
     let nothing = canned("").await;
     expect(nothing, all(&http()), "closed before its end").await;
     let cut = canned("HTTP/1.1 200 OK\r\nX-Cu").await;
@@ -212,6 +217,49 @@ async fn hostile_servers_fail_in_time() {
     });
     let outcome = said(reset.await, &all(&http()), PATIENCE).await;
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+/// A weight is read, and of what is none the beginning is shown.
+#[tokio::test]
+async fn a_weight_that_is_none_is_shown() {
+    for (said, shown) in [
+        ("7", "+HTTP 200, weight 7,"),
+        ("75%", "+HTTP 200, weight 75%,"),
+        ("-1", "+HTTP 200, X-Weight is \"-1\", which is no weight,"),
+        ("1001%", "+HTTP 200, X-Weight is \"1001%\", which is no weight,"),
+        ("NaN%", "+HTTP 200, X-Weight is \"NaN%\", which is no weight,"),
+        ("99999999999999999999", "+HTTP 200, X-Weight is \"99999999999999999999\", which is no"),
+        (
+            "1234567890123456789012345678901234567890",
+            "+HTTP 200, X-Weight is \"12345678901234567890123456789012...\", which is no weight,",
+        ),
+    ] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nX-Weight: {said}\r\nContent-Length: {}\r\n\r\n{said}",
+            said.len()
+        );
+        let address = serve(move |mut stream| {
+            let answer = answer.clone();
+            async move {
+                request(&mut stream).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        })
+        .await;
+        let weight = Some(WeightIn::Header("X-Weight".into()));
+        expect(address, What::Http(Http { weight, ..http() }), shown).await;
+        let weight = Some(WeightIn::Body(String::new()));
+        let shown = shown.replace("X-Weight", "the weight in the body");
+        expect(address, What::Http(Http { weight, ..http() }), &shown).await;
+        let weight = Some(WeightIn::Header("X-Other".into()));
+        let what = What::Http(Http { weight, ..http() });
+        expect(address, what, "+HTTP 200, without a weight,").await;
+    }
+    let control = canned("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\u{1b}[2J").await;
+    let weight = Some(WeightIn::Body(String::new()));
+    let what = What::Http(Http { weight, ..http() });
+    expect(control, what, "is \"\\u{1b}[2J\", which is no weight").await;
 }
 
 /// Certificates of a server, by an authority whose file is in the directory.

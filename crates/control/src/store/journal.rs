@@ -28,9 +28,9 @@ const HEADER: usize = 24;
 /// Bytes of a record before its JSON.
 const PREFIX: usize = 12;
 /// A log up to this length is not worth writing the document anew.
-const SHORT: u64 = 1 << 20;
+const SHORT: u64 = 64 << 10;
 /// Nor is one that is not so many times as long as the document.
-const TIMES: u64 = 4;
+const TIMES: u64 = 8;
 
 /// A document that is changed often, a little each time.
 ///

@@ -1,13 +1,14 @@
 //! The log of connection states.
 //!
 //! ```text
-//! header, 32 bytes   "WEIRLOG\0" | version u32 | record size u32 | zeros
+//! header, 32 bytes   "WEIRLOG\0" | version u32 | record size u32 | states not written u32 | zeros
 //! record, 32 bytes   key 20 | seconds u32 | backend u16 | flags u8 | 0 | checksum 24 bits | op u8
 //! ```
 //!
 //! Numbers are little-endian. A record is written with its op byte last, so that a process
 //! that is killed half-way leaves an op of 0, which ends the log, and the next append
-//! overwrites the rest. The checksum covers the position too: a record that was copied or
+//! overwrites the rest. Where the file cannot grow, how many states came meanwhile is written
+//! into the header, which has its block. The checksum covers the position too: a record that was copied or
 //! moved by whatever means is not taken for one of ours.
 
 use std::collections::{HashMap, HashSet};
@@ -31,6 +32,8 @@ const VERSION: u32 = 1;
 const RECORD: usize = 32;
 /// Bytes of a record before its checksum.
 const BODY: usize = 28;
+/// Where the header says how many states there was no room for.
+const MISSING: std::ops::Range<usize> = 16..20;
 /// Offset of the op byte, the last of a record.
 const OP: usize = RECORD - 1;
 /// Size of a new file: there may be thousands of services with few flows each.
@@ -135,6 +138,8 @@ struct Next {
     from: usize,
     /// Records that the log in use had at the last part.
     seen: usize,
+    /// States that were not in the log in use when it was begun: these are in it.
+    missing: u32,
 }
 
 /// What a log, as it was found, has lost.
@@ -257,12 +262,17 @@ impl StateLog {
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file must grow and cannot (the file system is full); the log
-    /// is as it was.
+    /// is as it was, but that it says of a state that came that it is [missing](Self::missing).
     #[inline]
     pub fn append(&mut self, record: &StateRecord) -> Result<(), StoreError> {
         let at = RECORD + self.len * RECORD;
-        if at + RECORD > self.map.len() {
-            self.grow()?;
+        if at + RECORD > self.map.len()
+            && let Err(error) = self.grow()
+        {
+            if record.op == Op::Add {
+                self.set_missing(self.missing().saturating_add(1));
+            }
+            return Err(error);
         }
         let bytes = record.encode(self.len);
         let slot = &mut self.map[at..at + RECORD];
@@ -279,6 +289,25 @@ impl StateLog {
             Op::Remove => self.live = self.live.saturating_sub(1),
         }
         Ok(())
+    }
+
+    /// States that there was no room for since it was last written as a whole, by an earlier process, too. One that
+    /// came twice meanwhile counts twice.
+    pub fn missing(&self) -> u32 {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.map[MISSING]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// No disc has room for what does not fit into the file, from now on.
+    #[cfg(test)]
+    pub fn fill_disc(&mut self) {
+        // One that may not be written to does not grow.
+        self.file = File::open(&self.path).expect("it is there");
+    }
+
+    fn set_missing(&mut self, states: u32) {
+        self.map[MISSING].copy_from_slice(&states.to_le_bytes());
     }
 
     /// Where it is.
@@ -360,8 +389,8 @@ impl StateLog {
         self.give_up_next();
         let path = beside(&self.path);
         let log = left_out(&path, Self::begin(&path))?;
-        self.next =
-            Some(Box::new(Next { log, live: live.into_iter(), from: self.len, seen: self.len }));
+        let (live, from, missing) = (live.into_iter(), self.len, self.missing());
+        self.next = Some(Box::new(Next { log, live, from, seen: from, missing }));
         Ok(())
     }
 
@@ -382,7 +411,9 @@ impl StateLog {
             self.next = Some(next);
             return Ok(());
         }
-        let Next { log: mut fresh, .. } = *next;
+        let Next { log: mut fresh, missing, .. } = *next;
+        // What there was no room for meanwhile is in neither.
+        fresh.set_missing(self.missing().saturating_sub(missing));
         left_out(&path, fresh.take_place(&self.path))?;
         *self = fresh;
         Ok(())
@@ -390,7 +421,7 @@ impl StateLog {
 
     /// Returns whether all is in it.
     fn write_next(&self, next: &mut Next, most: usize) -> Result<bool, StoreError> {
-        let Next { log, live, from, seen } = next;
+        let Next { log, live, from, seen, .. } = next;
         let appended = self.len - std::mem::replace(seen, self.len);
         let mut left = most;
         for record in live.by_ref().take(left).filter(|record| record.op == Op::Add) {

@@ -139,6 +139,40 @@ fn a_rewriting_that_is_given_up_leaves_nothing() {
     assert!(!beside(&path).exists());
 }
 
+/// A disc on which no file grows: what there was no room for is counted in the log itself, for the next process, until
+/// it is written as a whole.
+#[test]
+fn states_without_room_are_counted_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("states.log");
+    let (mut log, _) = StateLog::open(&path).unwrap();
+    let mut appended = 0;
+    log.fill_disc();
+    while log.append(&add(appended, 1, 1)).is_ok() {
+        appended += 1;
+    }
+    assert!(appended > 100 && log.missing() == 1);
+    assert!(log.append(&add(appended + 1, 1, 1)).is_err());
+    assert!(log.append(&remove(3)).is_err(), "nothing is lost by that");
+    assert_eq!(log.missing(), 2);
+    drop(log);
+    let (mut log, live) = StateLog::open(&path).unwrap();
+    assert_eq!((live.len() as u64, log.missing(), log.lost()), (appended, 2, None));
+    // There is room again: it is whole once it takes its place.
+    log.begin_to_compact(live).unwrap();
+    log.fill_disc();
+    (0..3).for_each(|n| assert!(log.append(&add(1_000_000 + n, 1, 1)).is_err()));
+    assert_eq!(log.missing(), 5);
+    while log.is_compacting() {
+        log.go_on_compacting(1_000).unwrap();
+    }
+    assert_eq!(log.missing(), 3, "three came while it was written");
+    log.compact([add(1, 1, 1)]).unwrap();
+    assert_eq!(log.missing(), 0);
+    drop(log);
+    assert_eq!(StateLog::open(&path).unwrap().0.missing(), 0);
+}
+
 #[test]
 fn live_states_come_in_the_order_of_their_last_add() {
     let dir = tempfile::tempdir().unwrap();

@@ -98,6 +98,11 @@ fn limits_without_room_for_tables_are_refused_with_those_that_have_it() {
         5,
         &["limits: states_per_service: ", "set limits.states_per_service"],
     );
+    // Half-open flows alone may be too many.
+    let most =
+        suggested(&limited("half_open_flows = 100000000", &web), "set limits.half_open_flows to ");
+    let with = |flows: u64| limited(&format!("half_open_flows = {flows}"), &web);
+    assert!(parses(&with(most)) && !parses(&with(most + 1)), "{most}");
     // Without a limit in the file, it is a matter of the services.
     let large = "port = 80\nmethod = \"tracked\"\ntable_size = 16777213";
     let mut many = service(large);

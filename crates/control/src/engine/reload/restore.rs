@@ -125,15 +125,26 @@ impl<P: Plane> Engine<P> {
             published,
             now,
         )?;
+        runtime.restore_refusals(limits, ours);
         runtime.builder.resume_numbers(&numbered);
         // Of a table without states there is nothing to be lost.
         let had = runtime.builder.published().is_some_and(|image| image.header().states > 0);
         let lost = runtime.log.as_ref().and_then(StateLog::lost).filter(|_| ours && had);
-        runtime.lost = lost.map(|lost| {
-            let log = log_path(run_dir, &runtime.log_name);
-            let what =
-                format!("{} {lost}: connections of an earlier run are not known", log.display());
-            warn!(service = configured.name, what, "they break with a change of the pool");
+        let missing = runtime.log.as_ref().map_or(0, StateLog::missing);
+        let log = log_path(run_dir, &runtime.log_name);
+        let why =
+            lost.map(|lost| format!("{} {lost}: connections of an earlier run are", log.display()));
+        let missing = (ours && missing > 0).then(|| {
+            format!(
+                "{} could not grow in an earlier run: up to {missing} connections that began while the disc was \
+                 full are",
+                log.display()
+            )
+        });
+        let what: Vec<String> = why.into_iter().chain(missing).collect();
+        runtime.lost = (!what.is_empty()).then(|| {
+            let what = format!("{} not known", what.join(" not known, and "));
+            warn!(service = configured.name, what, "they may break with a change of the pool");
             what
         });
         runtime.configured = configured;

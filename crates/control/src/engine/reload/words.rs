@@ -1,6 +1,6 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
-use super::How;
+use super::{How, Plan};
 use crate::config::{Backend, Config, Service, Table, Vip};
 use crate::engine::Engine;
 use crate::engine::places::ports_of;
@@ -94,6 +94,17 @@ impl<P: Plane> Engine<P> {
             .then(|| format!("service {service}: {}, as the file has it", said.join(", ")))
     }
 
+    /// What there is to tell of connections that nobody remembers, of services that get another table.
+    pub(in crate::engine) fn unremembered_of(&self, plan: &Plan) -> Vec<String> {
+        let dirty = plan.services.iter().filter(|planned| planned.dirty);
+        let now = dirty.filter_map(|planned| self.services.get(planned.now.as_ref()?));
+        now.filter_map(|now| {
+            let said = unremembered_in_words(now)?;
+            Some(format!("service {}: {said}", now.configured.name))
+        })
+        .collect()
+    }
+
     /// Why a configuration is refused whatever becomes of each of its services, unless connections may break.
     pub(in crate::engine) fn against_all(&self, config: &Config, start: bool) -> Vec<String> {
         let mut why = if self.keeps_seeds() { self.of_other_seeds(config) } else { Vec::new() };
@@ -160,11 +171,7 @@ impl<P: Plane> Engine<P> {
         let (had, has) = (ports_of(before), ports_of(after));
         if !(has.contains(had.start()) && has.contains(had.end())) {
             at = None;
-            gone.push(format!(
-                "ports {} that are not of {}",
-                before.port_text(),
-                after.port_text()
-            ));
+            gone.push(ports_gone(before, after));
         }
         (!gone.is_empty())
             .then(|| GivenUp { words: format!("connections to {} end", gone.join(", ")), at })
@@ -217,6 +224,30 @@ impl<P: Plane> Engine<P> {
     /// How many end with it.
     pub(super) fn ending(&self, service: &ServiceRuntime) -> String {
         in_words(self.count_known(service), "ends", "end")
+    }
+}
+
+/// What may become of connections that began beyond a limit; none if there are none. No count of those that are known
+/// has them.
+pub(in crate::engine) fn unremembered_in_words(service: &ServiceRuntime) -> Option<String> {
+    match service.unremembered() {
+        0 => None,
+        1 => Some("one that began beyond a limit is not remembered and may break".into()),
+        many => Some(format!(
+            "some of {many} that began beyond a limit, and are not remembered, may break"
+        )),
+    }
+}
+
+/// The ports that a service gives up, in words.
+fn ports_gone(before: &Service, after: &Service) -> String {
+    let (had, has) = (ports_of(before), ports_of(after));
+    let parts = had.start() <= has.end() && has.start() <= had.end();
+    let but = if parts { format!(" but {}", after.port_text()) } else { String::new() };
+    match (before.port, before.ports) {
+        (Some(port), _) => format!("port {port}"),
+        (None, Some(ports)) => format!("ports {ports}{but}"),
+        (None, None) => format!("any port{but}"),
     }
 }
 

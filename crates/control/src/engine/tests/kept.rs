@@ -29,6 +29,55 @@ fn with_states() -> World {
     world
 }
 
+/// A process that is killed while its disc is full has not written down what began: the next one says so, once.
+#[test]
+fn what_a_full_disc_has_lost_is_told_by_the_next_start() {
+    let mut world = World::new(1);
+    let service = world.engine.services.get_mut("a").expect("there");
+    service.log.as_mut().expect("states are kept").fill_disc();
+    world.start(0, 0..600);
+    world.engine.drain_reports().expect("nothing is refused");
+    let said = world.warnings().concat();
+    assert!(said.contains("a control plane that dies now forgets connections"), "{said}");
+    let words = "connections that began while the disc was full are not known, and may break";
+    let world = world.restart();
+    let said = world.warnings().concat();
+    assert!(said.contains(words), "{said}");
+    let said = world.restart().warnings().concat();
+    assert!(!said.contains(words), "{said}");
+}
+
+/// A start that comes to nothing leaves directories as it has found them; one that is somebody's stays.
+#[test]
+fn a_start_that_comes_to_nothing_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut config = config(&directory, 1);
+    let (run_dir, state_dir) = (directory.path().join("run"), directory.path().join("state"));
+    config.balancer.run_dir = run_dir.clone();
+    config.balancer.state_dir = Some(state_dir.clone());
+    fs::create_dir(&state_dir).expect("it can be made");
+    let begin = |begun: &dyn Fn()| {
+        let guard = crate::engine::kept::Begun::at(&config.balancer);
+        let locks = [&run_dir, &state_dir].map(|one| RunLock::acquire(one).expect("ours"));
+        fs::write(run_dir.join("state_dir"), "elsewhere\n").expect("written");
+        fs::write(state_dir.join("history.number"), "0\n").expect("written");
+        begun();
+        drop(locks);
+        guard
+    };
+    drop(begin(&|| {}));
+    assert!(!run_dir.exists(), "nobody had made it");
+    assert_eq!(fs::read_dir(&state_dir).expect("it was there").count(), 0);
+    // More than a start writes is somebody's.
+    drop(begin(&|| fs::write(run_dir.join(document::FILE), "{}").expect("written")));
+    assert!(run_dir.join("lock").exists() && run_dir.join(document::FILE).exists());
+    fs::remove_dir_all(&run_dir).expect("it is there");
+    begin(&|| {}).stays();
+    assert!(run_dir.join("lock").exists() && state_dir.join("history.number").exists());
+    drop(crate::engine::kept::Begun::at(&config.balancer));
+    assert!(run_dir.join("lock").exists(), "they are an instance's");
+}
+
 #[test]
 fn a_run_directory_that_is_removed_is_written_anew() {
     let mut world = with_states();

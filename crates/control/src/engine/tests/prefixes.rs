@@ -263,6 +263,86 @@ fn the_share_changes_by_a_reload() {
     assert_eq!((world.known((0..3_200).map(crowd)), world.refused_of_prefix()), (3_100, 100));
 }
 
+/// More connections than a limit has room for from now on: it stays, with those that go with it, and all that are
+/// remembered, and those that come, stay where they are. A plan says so, and the answer.
+#[test]
+fn fewer_states_than_there_are_wait_for_room() {
+    let mut world = world("", STATES / 4);
+    world.connections((0..1_000).map(crowd));
+    let mut wanted = world.engine.config.clone();
+    wanted.limits.states_per_service = 100;
+    wanted.limits.half_open_flows = 100;
+    wanted.limits.states_per_prefix = 25;
+    let from = crate::config::Source::text("weir.toml", "[limits]\nstates_per_service = 100\n");
+    let plan = |world: &World| world.engine.plan_to(&wanted, &from).expect("it can be followed");
+    let stays = plan(&world).limits_stay.expect("a thousand are remembered");
+    let words = "weir.toml:2: limits: states_per_service: 100 is less than the 1000 connections";
+    assert!(stays.starts_with(words) && stays.ends_with("it stays 5000"), "{stays}");
+    let said = world.engine.reload_as(wanted.clone(), false).expect("all but this");
+    assert!(said.contains("it stays 5000, and the next reload or start"), "{said}");
+    assert!(world.engine.is_of_limits_that_stay(&plan(&world)));
+    world.connections((1_000..1_200).map(crowd));
+    world.engine.look_at_unrecorded();
+    let mut world = world.restart();
+    assert!(world.warnings().concat().contains("it stays 5000"), "{:?}", world.warnings());
+    world.connections((1_200..1_240).map(crowd));
+    assert_eq!(world.known((0..1_240).map(crowd)), 1_240);
+    assert_eq!(world.refused_of_prefix(), 0);
+    world.drain("a", "b1").expect("nothing is refused");
+    world.check();
+    // When there is room, it is followed.
+    for n in 0..1_240 {
+        world.engine.plane.process(&Frame::new(crowd(n)).tcp_flags(TcpFlags::RST).build());
+    }
+    world.live.clear();
+    world.engine.drain_reports().expect("nothing is refused");
+    for _ in 0..4 {
+        world.engine.sweep().expect("nothing is refused");
+        world.engine.ahead += 61;
+    }
+    let said = world.engine.reload_as(wanted.clone(), false).expect("there is room");
+    assert!(!said.contains("it stays"), "{said}");
+    assert_eq!((plan(&world).changes, world.warnings()), (false, Vec::new()));
+    // A limit of its own is followed at once, and what that means is said.
+    world.connections((2_000..2_020).map(crowd));
+    let mut fewer = wanted.clone();
+    fewer.limits.states_per_prefix = 10;
+    let words = "service \"a\" has 20 connections of one source prefix, and 10 is less";
+    let planned = world.engine.plan_to(&fewer, &from).expect("it can be followed");
+    assert!(planned.warnings.concat().contains(words), "{:?}", planned.warnings);
+    let said = world.engine.reload_as(fewer, false).expect("it is followed");
+    assert!(said.contains(words), "{said}");
+}
+
+/// Connections that are not remembered are told of by whatever changes the pool, and after a restart.
+#[test]
+fn those_that_are_not_remembered_outlive_a_restart() {
+    let mut world = world("", OF_PREFIX);
+    world.connections((0..OF_PREFIX).map(crowd));
+    world.connections((OF_PREFIX..OF_PREFIX + 500).map(crowd));
+    // The ends of these are seen.
+    for n in OF_PREFIX..OF_PREFIX + 100 {
+        world.engine.plane.process(&Frame::new(crowd(n)).tcp_flags(TcpFlags::RST).build());
+    }
+    world.live.retain(|flow, _| (0..OF_PREFIX).any(|n| crowd(n) == *flow));
+    world.engine.drain_reports().expect("nothing is refused");
+    world.engine.look_at_unrecorded();
+    for weight in [7, 8] {
+        let said = world.warnings().concat();
+        let words = "400 connections began beyond limits.states_per_prefix, the last of them from 198.18.7.0/24";
+        assert!(said.contains(words) && said.contains(" remembered (the first at 2"), "{said}");
+        let weigh = |reply| Command::Weight("a".into(), "b2".into(), weight, reply);
+        let said = world.ask(weigh).expect("weighed");
+        assert!(
+            said.ends_with(
+                ", and some of 400 that began beyond a limit, and are not remembered, may break"
+            ),
+            "{said}"
+        );
+        world = world.restart();
+    }
+}
+
 /// Whatever happens to states, and fails on the way: each is counted once.
 #[test]
 fn counters_are_right_after_any_history() {

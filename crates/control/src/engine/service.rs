@@ -554,8 +554,7 @@ impl ServiceRuntime {
             EventKind::Start => self.start(event.state.key, event.backend, now),
             EventKind::End => {
                 // What an agent says of its connections no packet says, whoever sent it.
-                let known = self.builder.known(&event.state.key);
-                match known {
+                match self.builder.known(&event.state.key) {
                     Some(known)
                         if !self.is_told_of(known.backend)
                             && !self.is_reset_of_another(event, known) =>

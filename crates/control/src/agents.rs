@@ -220,6 +220,13 @@ impl Served {
                 accepted = listener.accept() => accepted,
                 _ = tick.tick() => {
                     tell_refused(&self.engine, &self.refused).await;
+                    // What could not be read is tried again.
+                    let unread = trouble.borrow().is_some();
+                    let now = wanted.borrow().clone().filter(|_| unread);
+                    if let Some(Ok(renewed)) = now.map(|now| now.files().server()) {
+                        tls = TlsAcceptor::from(renewed);
+                        trouble.send_replace(None);
+                    }
                     continue;
                 }
             };

@@ -438,8 +438,9 @@ impl Keeper {
     async fn leads_if_fit(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
         let leads = self.report.borrow().leads_until.is_some();
         if self.is_fit() {
-            let free = self.seat.leader.is_none();
-            return if free { self.run_for_leader(store, lease).await } else { Ok(()) };
+            // Whoever leads takes a later term where it is outdone, and could not write one down before.
+            let may = leads || self.seat.leader.is_none();
+            return if may { self.run_for_leader(store, lease).await } else { Ok(()) };
         }
         if leads {
             // Before another one can lead.

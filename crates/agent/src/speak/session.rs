@@ -122,27 +122,26 @@ impl Session {
 
     /// Until the runtime ends.
     pub async fn go_on(self) {
-        let (mut wait, mut said) = (AGAIN, String::new());
+        let (mut wait, mut said) = (AGAIN, (String::new(), false));
         let (mut since, mut away) = (Instant::now(), false);
         loop {
             let mut welcomed = false;
             let Err(Ended(why)) = self.once(&mut welcomed).await else { continue };
             if welcomed {
-                (wait, said) = (AGAIN, String::new());
+                (wait, said) = (AGAIN, (String::new(), false));
                 (since, away) = (Instant::now(), false);
                 self.hears(News::Lost).await;
             } else if !away && since.elapsed() >= AWAY_AFTER {
                 away = true;
                 self.hears(News::Away).await;
             }
-            let why = match holds::lapsed(&self.common.options.files) {
-                Some(lapsed) => format!("{why}; {lapsed}"),
-                None => why,
-            };
-            // The same every few seconds would fill a disc.
-            if why != said {
-                self.say(format_args!("{why}; tried again"));
-                said = why;
+            let lapsed = holds::lapsed(&self.common.options.files);
+            // The same every few seconds would fill a disc; for how long it has ended is another each time.
+            let now = (why, lapsed.is_some());
+            if now != said {
+                let more = lapsed.map(|lapsed| format!("; {lapsed}")).unwrap_or_default();
+                self.say(format_args!("{}{more}; tried again", now.0));
+                said = now;
             }
             // Not all at once, when a balancer comes back.
             sleep(wait.mul_f64(rand::random_range(0.5..1.0))).await;

@@ -342,15 +342,28 @@ impl<P: Plane> Engine<P> {
 
     /// Files are read again, too: a certificate that was renewed counts from now on.
     pub(super) fn tell_listener(&mut self) {
-        let wanted = self.config.agents.clone();
-        let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
+        self.look_at_own_certificate();
+        if let Some(listener) = &self.agents.listener {
+            listener.send_replace(self.config.agents.clone());
+        }
+    }
+
+    /// Whoever listens may have read by now what could not be read before.
+    fn follow_listener(&mut self) {
+        let Some(trouble) = &mut self.agents.trouble else { return };
+        let good = trouble.has_changed().unwrap_or(false) && trouble.borrow_and_update().is_none();
+        if good {
+            self.look_at_own_certificate();
+        }
+    }
+
+    fn look_at_own_certificate(&mut self) {
+        let wanted = self.config.agents.as_ref();
+        let own = wanted.and_then(|wanted| wanted.files().identity().ok());
         self.agents.own_ends = own.as_ref().map(|own| own.ends);
         self.agents.calls = own.as_ref().map(|own| own.usage.client);
-        let listen = wanted.as_ref().map(|wanted| wanted.listen.ip());
+        let listen = wanted.map(|wanted| wanted.listen.ip());
         self.agents.own_host = own.zip(listen).and_then(|(own, listen)| peers::host(&own, listen));
-        if let Some(listener) = &self.agents.listener {
-            listener.send_replace(wanted);
-        }
     }
 
     /// Whether this balancer can get tables from others, as far as its certificate is known.
@@ -876,6 +889,7 @@ impl<P: Plane> Engine<P> {
 
     /// Asks agents for other backends, if those are others by now, and forgets who was lost too long ago.
     pub(super) fn look_at_agents(&mut self) {
+        self.follow_listener();
         self.agents.lost.retain(|lost| lost.at.elapsed() < LOST_FOR);
         let wanted: Vec<(u64, BTreeMap<u32, Place>)> = self
             .agents

@@ -219,7 +219,15 @@ impl ServiceRuntime {
         self.refusals.of_prefix.began(key);
     }
 
-    /// The end of a connection was seen that is not remembered, or it is remembered by now.
+    /// The end of a connection was seen that is not remembered.
+    pub fn connection_ended_unremembered(&mut self, key: &StateKey) {
+        // A client outlives its connections.
+        if !self.is_by_client() {
+            self.ended_unremembered(key);
+        }
+    }
+
+    /// What is over, or is remembered by now.
     pub fn ended_unremembered(&mut self, key: &StateKey) {
         self.refusals.all.ended(key);
         self.refusals.of_prefix.ended(key);
@@ -286,6 +294,12 @@ impl ServiceRuntime {
         if done.is_ok() {
             *written = saved;
         }
+    }
+
+    /// Nothing is written down of them any more beside this log.
+    pub fn remove_refusals(&mut self, log: &Path) {
+        let _ = files::gone(&refusals_beside(log));
+        self.refusals.written = Saved::default();
     }
 
     /// Goes on from what an earlier process has written down of the same data plane, or leaves nothing of it.

@@ -405,7 +405,7 @@ impl ServiceRuntime {
         Room {
             states_per_service: count(self.most_open()),
             half_open_flows: count(self.half_open.budget()),
-            states_per_prefix: count(self.most_of_prefix()),
+            states_per_prefix: count(self.most_of_prefix),
         }
     }
 

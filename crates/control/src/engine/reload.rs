@@ -539,6 +539,7 @@ impl<P: Plane> Engine<P> {
             // Nobody's: left by a run that had another file.
             let path = log_path(&run_dir, &name);
             let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(refusals_beside(&path));
             prepared.logs.push(path);
             let id = (number, self.seed_for(wanted));
             let now = self.now();

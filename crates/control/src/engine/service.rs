@@ -116,7 +116,7 @@ pub(super) struct ServiceRuntime {
     /// Those that are not half-open.
     most_open: usize,
     /// Those of one source prefix that are not half-open; 0: as many as there are.
-    most_of_prefix: usize,
+    pub most_of_prefix: usize,
     /// Connections that were not remembered because there are so many.
     beyond: u64,
     /// Connections that were not remembered because there are so many of their prefix.
@@ -353,11 +353,6 @@ impl ServiceRuntime {
         self.most_open
     }
 
-    /// Those of one source prefix; 0: as many as there are.
-    pub fn most_of_prefix(&self) -> usize {
-        self.most_of_prefix
-    }
-
     /// A connection was not remembered because there are so many.
     pub fn count_beyond(&mut self, key: StateKey) {
         self.beyond += 1;
@@ -563,7 +558,7 @@ impl ServiceRuntime {
                     }
                     Some(_) => Ok(()),
                     None => {
-                        self.ended_unremembered(&event.state.key);
+                        self.connection_ended_unremembered(&event.state.key);
                         Ok(())
                     }
                 }
@@ -694,6 +689,7 @@ impl ServiceRuntime {
         }
         let known = known.filter(|state| state.backend == backend);
         if !self.builder.start(key, backend, now)? {
+            self.refusals.all.began(key);
             return Ok(());
         }
         // It begins, or its SYN was repeated.

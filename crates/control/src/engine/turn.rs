@@ -241,6 +241,7 @@ impl ServiceRuntime {
             let path = log_path(run_dir, &self.log_name);
             // What an earlier time with such a method has left says nothing of now.
             let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(refusals_beside(&path));
             Some(StateLog::open(path)?.0)
         } else {
             None
@@ -344,7 +345,7 @@ impl ServiceRuntime {
         if !to.needs().states {
             if let Some(log) = self.log.take() {
                 let _ = std::fs::remove_file(log.path());
-                let _ = std::fs::remove_file(refusals_beside(log.path()));
+                self.remove_refusals(log.path());
             }
             return Ok(true);
         }
@@ -397,13 +398,17 @@ impl ServiceRuntime {
     /// step, as far as the step tells: it names tables, or rows, of the kind that it has made last. Where both are of
     /// one kind nothing tells, and the next step makes it.
     pub fn waits_to_turn(&self, step: &Step) -> bool {
+        // Every turn comes here, for all services.
+        if self.turn.is_none() {
+            return false;
+        }
         let (name, to) = (&self.configured.name, self.configured.method.id().info().in_fleet);
         let made = match to {
             InFleet::Alone => false,
             InFleet::InStep => step.rows.contains_key(name),
             InFleet::Shared => step.tables.contains_key(name),
         };
-        self.turn.is_some() && (!made || self.in_force.method.id().info().in_fleet == to)
+        !made || self.in_force.method.id().info().in_fleet == to
     }
 
     /// Whether the fleet has come to it, by this step, and this balancer has not, and has not failed in it just now. Of a

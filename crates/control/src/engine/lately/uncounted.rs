@@ -3,7 +3,7 @@
 
 use super::super::service::ServiceRuntime;
 use super::super::{Engine, EngineError, PlaneResult};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;
 use weir_plane::Plane;
 use weir_steering::{BackendId, Load, ServiceId};
@@ -57,10 +57,9 @@ impl<P: Plane> Engine<P> {
             .filter(|service| leaves_out(service))
             .map(|service| (service.number, service.pool.iter().map(|one| one.id).collect()))
             .collect();
-        let is_there = |number: ServiceId, id: &BackendId| {
-            services.iter().any(|(service, pool)| *service == number && pool.contains(id))
-        };
-        self.lately.uncounted.0.retain(|(number, id), _| is_there(*number, id));
+        let all = services.iter().flat_map(|(number, pool)| pool.iter().map(|id| (*number, *id)));
+        let all: BTreeSet<(ServiceId, BackendId)> = all.collect();
+        self.lately.uncounted.0.retain(|at, _| all.contains(at));
         for (number, pool) in &services {
             let there = self.remembered(*number)?;
             let before = self.uncounted_warning(*number).is_some();

@@ -299,6 +299,11 @@ impl<P: Plane> Engine<P> {
 
     fn write_step(&mut self, mut step: Step) {
         self.number_rows(&mut step);
+        if step.stage == Stage::Done {
+            // The table of one that has turned to another kind since is none to go back to.
+            let lends = |name: &String| self.services.get(name).is_some_and(ServiceRuntime::lends);
+            step.tables.retain(|name, _| lends(name));
+        }
         let Some(fleet) = &mut self.fleet else { return };
         let Some((asks, commands)) = fleet.ways() else { return };
         let Some(document_at) = fleet.revision() else { return };

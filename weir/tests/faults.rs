@@ -789,11 +789,13 @@ fn a_restart_on_a_full_disc_looks_after_backends() {
 }
 
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
-const BY_THE_CALENDAR: [&str; 21] = [
+const BY_THE_CALENDAR: [&str; 22] = [
     // When something happened, was asked for, or was counted.
     "control/src/api/audit.rs",
     "control/src/api/watch.rs",
     "control/src/engine/events.rs",
+    // Since when connections are not remembered.
+    "control/src/engine/beyond.rs",
     "control/src/snapshot.rs",
     "control/src/otlp.rs",
     // When a change was made, also of a fleet.

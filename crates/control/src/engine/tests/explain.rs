@@ -126,7 +126,16 @@ fn what_was_asked_is_told_with_names() {
             let new = backend(0, name[1..].parse().expect("a number"));
             world.ask(|reply| Command::Add("a".into(), Box::new(new), reply)).expect("it is new");
         }
-        world.open(0..40);
+        if method == "tracked" {
+            for client in 0..40 {
+                world
+                    .engine
+                    .plane
+                    .process(&Frame::new(flow(0, client)).tcp_flags(TcpFlags::SYN).build());
+            }
+        } else {
+            world.open(0..40);
+        }
         let mut named = 0;
         for client in 0..40 {
             let said = explained(&world, &flow(0, client));

@@ -197,15 +197,31 @@ impl ServiceRuntime {
     }
 
     /// The half-open connections that were pushed out, and their hashes under each key that packets may
-    /// have been marked by.
-    pub fn pushed_out(&mut self) -> (Vec<StateKey>, Vec<Vec<u64>>) {
-        let mut fell = self.half_open.fallen();
-        fell.retain(|waiting| self.waits(waiting));
-        let states: Vec<StateKey> = fell.into_iter().map(|(key, _)| key).collect();
+    /// have been marked by; and those that have turned out to be open since.
+    pub fn pushed_out(&mut self) -> (Vec<StateKey>, Vec<Vec<u64>>, Vec<StateKey>) {
+        let fell = self.half_open.fallen();
+        let (waiting, rest): (Vec<Waiting>, Vec<Waiting>) =
+            fell.into_iter().partition(|waiting| self.waits(waiting));
+        let states: Vec<StateKey> = waiting.into_iter().map(|(key, _)| key).collect();
         let keys = self.keys_of_marks();
         let under = |key: &HashKey| states.iter().map(|state| state.hash(key)).collect();
         let hashes = keys.iter().map(under).collect();
-        (states, hashes)
+        let open = |key: &StateKey| {
+            self.builder.known(key).is_some_and(|known| known.phase == Phase::Open)
+        };
+        let open = rest.into_iter().map(|(key, _)| key).filter(open).collect();
+        (states, hashes, open)
+    }
+
+    /// Writes down as open what was pushed out, and has sent something since its SYN: nobody looks at it again, and a
+    /// restart would take it for half-open.
+    pub fn write_open(&mut self, keys: &[StateKey], now: u32) -> Result<(), EngineError> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        for key in keys {
+            let Some(known) = self.builder.known(key) else { continue };
+            log.append(&record(Op::Add, key, Some(known.backend), now))?;
+        }
+        Ok(())
     }
 
     /// Forgets half-open connections that were pushed out.

@@ -69,15 +69,18 @@ impl<P: Plane> Engine<P> {
         for number in flooded {
             let service = self.names.get(number).and_then(|name| self.services.get_mut(name));
             let Some(service) = service else { continue };
-            let (mut states, hashes) = service.pushed_out();
+            let (states, hashes, mut open) = service.pushed_out();
             let mut alive = vec![false; states.len()];
             for under in &hashes {
                 let marked = self.plane.are_marked(under).plane()?;
                 alive.iter_mut().zip(marked).for_each(|(alive, marked)| *alive |= marked);
             }
-            let mut alive = alive.into_iter();
-            states.retain(|_| !alive.next().unwrap_or(true));
-            service.remembered(|service| service.forget_half_open(&states, now))?;
+            let mut dead = Vec::new();
+            for (state, alive) in states.into_iter().zip(alive) {
+                if alive { open.push(state) } else { dead.push(state) }
+            }
+            service.remembered(|service| service.write_open(&open, now))?;
+            service.remembered(|service| service.forget_half_open(&dead, now))?;
         }
         Ok(())
     }

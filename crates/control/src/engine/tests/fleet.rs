@@ -385,8 +385,7 @@ fn a_whole_text_takes_the_place_of_what_others_follow() {
         world.engine.plan_in_fleet(Some(from)).expect("it can be looked at")
     };
     assert!(!plan(&world).changes);
-    let mut expected = 5;
-    for (change, next) in [(5, 6), (20, 21)] {
+    for (expected, (change, next)) in (5..).zip([(5, 6), (20, 21)]) {
         says(&store, change, "ff");
         let planned = plan(&world);
         assert!(planned.changes && planned.settings[0].to == next, "{:?}", planned.settings);
@@ -400,7 +399,6 @@ fn a_whole_text_takes_the_place_of_what_others_follow() {
         assert!(said.contains(&format!("change {next} of the fleet")), "{said}");
         let (put, replaced) = put.expect("it is written");
         assert_eq!((put.change, &put.text, replaced), (next, &document.text, expected));
-        expected += 1;
         says(&store, next, &put.digest());
         assert!(!plan(&world).changes, "all follow it");
     }

@@ -809,7 +809,7 @@ const BY_THE_CALENDAR: [&str; 22] = [
     "control/src/engine/tests/maintenance.rs",
     // When a certificate ends, of a server, of this balancer, or of an agent, whose session ends with it.
     "weir/src/pki.rs",
-    "control/src/agents.rs",
+    "rpc/src/tls.rs",
     "control/src/certificates.rs",
     "control/src/health/tls.rs",
     "control/src/engine/status.rs",
@@ -828,7 +828,7 @@ fn no_decision_is_made_by_a_clock_that_can_be_set() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let clocks = ["SystemTime", "UNIX_EPOCH", "CLOCK_REALTIME", "gettimeofday", "libc::time("];
     let kernel = ["bpf_ktime_get_tai_ns", "bpf_ktime_get_real"];
-    let parts = "hash wire lookup placement steering plane dataplane control watch cli";
+    let parts = "hash wire lookup placement steering plane dataplane control watch cli rpc";
     let parts = parts.split(' ').map(|part| root.join("crates").join(part));
     let verbs = ["weir/src", "crates/agent/src/work.rs"].map(|part| root.join(part));
     let mut open: Vec<PathBuf> = parts.chain(verbs).collect();

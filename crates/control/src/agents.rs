@@ -15,7 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -28,7 +28,7 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 use weir_rpc::message::{self, Fault};
-use weir_rpc::tls::Identity;
+use weir_rpc::tls::{Identity, now};
 use weir_rpc::{
     Balancer, BalancerServer, Collect, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, TABLE_PART,
     TableAsked, TablePart, Tables, TablesServer, from_agent, from_balancer,
@@ -565,12 +565,6 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
             Said::Health(Word { good, why, weight, every })
         }
     }))
-}
-
-/// Seconds since 1970.
-fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! When certificates end, and what is said of those that end soon.
 
-use std::time::{SystemTime, UNIX_EPOCH};
 use weir_fleet::StoreConfig;
+use weir_rpc::tls::{self, now};
 
 /// Certificates that end sooner are warned of.
 const ENDS_SOON: i64 = 14 * 86_400;
@@ -34,26 +34,16 @@ pub(crate) fn warning_for_store(store: &StoreConfig) -> Option<String> {
     })
 }
 
-/// So many seconds in words, in the largest unit of which there are two.
+/// So many seconds in words.
 fn lasting(seconds: i64) -> String {
-    match seconds {
-        172_800.. => format!("{} days", seconds / 86_400),
-        7200.. => format!("{} hours", seconds / 3600),
-        120.. => format!("{} minutes", seconds / 60),
-        _ => "two minutes at most".into(),
-    }
-}
-
-fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
+    tls::lasting(seconds).unwrap_or_else(|| "two minutes at most".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
     use weir_fleet::{FleetError, TlsFiles};
 
     #[test]

@@ -14,7 +14,24 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// Seconds since 1970, by which certificates begin and end.
+pub fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+/// So many seconds in words, in the largest unit of which there are two; none if there are not two minutes.
+pub fn lasting(seconds: i64) -> Option<String> {
+    match seconds {
+        172_800.. => Some(format!("{} days", seconds / 86_400)),
+        7200.. => Some(format!("{} hours", seconds / 3600)),
+        120.. => Some(format!("{} minutes", seconds / 60)),
+        _ => None,
+    }
+}
 
 /// Certificate and key of one side, and the authority whose certificates it takes from the other.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,9 +3,9 @@
 
 use super::Say;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::sleep;
-use weir_rpc::tls::{Files, Identity};
+use weir_rpc::tls::{self, Files, Identity, now};
 
 /// Seconds before its end from which a certificate is warned of.
 const SOON: i64 = 14 * 86_400;
@@ -77,19 +77,9 @@ fn look(path: &Path, one: &Identity, now: i64) -> (Stand, Option<String>) {
     (Stand::Holds, None)
 }
 
-/// So many seconds in words, in the largest unit of which there are two.
+/// So many seconds in words.
 fn lasting(seconds: i64) -> String {
-    match seconds {
-        172_800.. => format!("{} days", seconds / 86_400),
-        7200.. => format!("{} hours", seconds / 3600),
-        120.. => format!("{} minutes", seconds / 60),
-        _ => "less than two minutes".into(),
-    }
-}
-
-fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    i64::try_from(now).unwrap_or(i64::MAX)
+    tls::lasting(seconds).unwrap_or_else(|| "less than two minutes".into())
 }
 
 #[cfg(test)]

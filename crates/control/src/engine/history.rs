@@ -230,8 +230,10 @@ pub(super) fn open(balancer: &Balancer) -> Result<Opened, EngineError> {
 }
 
 impl<P: Plane> Engine<P> {
-    /// Remembers what the start has found in its file, if that is another than before.
+    /// Remembers what the start has found in its file, if that is another than before, and writes down anew what an
+    /// earlier process could not.
     pub(super) fn remember_start(&mut self) {
+        self.write_down_whole();
         if self.instead.is_some() {
             return;
         }

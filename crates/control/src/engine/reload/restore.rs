@@ -177,11 +177,6 @@ impl<P: Plane> Engine<P> {
             runtime.pool.push(PoolMember { found, proven, ..member });
         }
         self.restore_states(&mut runtime, records)?;
-        if runtime.lost.is_some() {
-            // What is known is written down whole, and nothing is missing in that.
-            let written = runtime.rewrite_log(now);
-            runtime.written(written);
-        }
         self.names.insert(number, runtime.configured.name.clone());
         self.services.insert(runtime.configured.name.clone(), runtime);
         Ok(())
@@ -203,5 +198,15 @@ impl<P: Plane> Engine<P> {
             info!(service = runtime.configured.name, states = records.len(), "states restored");
         }
         Ok(())
+    }
+
+    /// What is known is written down whole, and nothing is missing in that. Not before the start has come to its end:
+    /// one that is refused leaves to the next what there is to be said.
+    pub(in crate::engine) fn write_down_whole(&mut self) {
+        let now = self.now();
+        for runtime in self.services.values_mut().filter(|runtime| runtime.lost.is_some()) {
+            let written = runtime.rewrite_log(now);
+            runtime.written(written);
+        }
     }
 }

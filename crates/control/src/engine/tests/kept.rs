@@ -47,6 +47,29 @@ fn what_a_full_disc_has_lost_is_told_by_the_next_start() {
     assert!(!said.contains(words), "{said}");
 }
 
+/// A start that is refused leaves that to the next one.
+#[test]
+fn what_a_full_disc_has_lost_outlives_a_refused_start() {
+    let mut world = World::new(1);
+    let service = world.engine.services.get_mut("a").expect("there");
+    let log = service.log.as_mut().expect("states are kept");
+    log.fill_disc();
+    let path = log.path().to_owned();
+    world.start(0, 0..600);
+    world.engine.drain_reports().expect("nothing is refused");
+    let World { mut engine, directory, .. } = world;
+    engine.save().expect("it can be kept");
+    let (config, mut plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
+    drop(engine);
+    plane.refuse(Operation::Attach);
+    let found = Found { resumed: true, ..Found::default() };
+    let refused = over(plane, found, &config).err().expect("refused").to_string();
+    assert!(refused.contains("Attach"), "{refused}");
+    let (log, _) = StateLog::open(&path).expect("it is whole");
+    assert!(log.missing() > 0, "what is missing is not told any more");
+    drop(directory);
+}
+
 /// A start that comes to nothing leaves directories as it has found them; one that is somebody's stays.
 #[test]
 fn a_start_that_comes_to_nothing_leaves_nothing() {

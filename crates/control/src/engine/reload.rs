@@ -674,12 +674,14 @@ impl<P: Plane> Engine<P> {
             }
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
             runtime.forget_addresses(&planned.salts.1, moment);
+            // What new connections meet where the checks have all down may be another word of the file, too.
+            let before = (runtime.away.clone(), runtime.all_down());
             runtime.configured = planned.wanted;
             runtime.lay_over();
             runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
-            runtime.dirty |= planned.dirty || runtime.away_now() != runtime.away;
+            runtime.dirty |= planned.dirty || (runtime.away_now(), runtime.all_down()) != before;
             runtime.set_idle_time();
             runtime.prune_discoveries();
             runtimes.push(runtime);

@@ -847,3 +847,31 @@ fn a_speaker_that_cannot_be_asked_to_withdraw_is_told_of() {
     assert!(words.iter().all(|words| said.contains(words)), "{said}");
     assert!(said.contains(&format!("remove {}", file.display())), "{said}");
 }
+
+/// What becomes of new connections while all are down may be said anew just then.
+#[test]
+fn what_all_down_means_changes_while_all_are_down() {
+    use crate::config::{AllDown, Check};
+    let mut world = World::new(1);
+    let mut wanted = world.engine.config.clone();
+    let check = |all_down| Some(Check { all_down, ..usual_check(Duration::from_secs(60)) });
+    wanted.services[0].check = check(AllDown::Keep);
+    world.follow(&wanted).expect("nothing is refused");
+    world.start(0, 0..60);
+    for name in ["b1", "b2", "b3"] {
+        world.health("a", name, false);
+    }
+    world.upkeep();
+    let all = [AllDown::Keep, AllDown::Refuse, AllDown::Keep, AllDown::Refuse];
+    for (number, all_down) in (1..).zip(all) {
+        wanted.services[0].check = check(all_down);
+        world.follow(&wanted).expect("nothing is refused");
+        for client in number * 100..number * 100 + 50 {
+            let frame = Frame::new(flow(0, client)).tcp_flags(TcpFlags::SYN).build();
+            let went = world.engine.plane.process(&frame);
+            let taken = matches!(went, Outcome::Forwarded(_));
+            assert_eq!(taken, all_down == AllDown::Keep, "{all_down:?}: {went:?}");
+        }
+        world.check();
+    }
+}

@@ -15,7 +15,7 @@ use weir_lab::topology::Topology;
 use weir_lab::traffic::{Kind, Mix};
 
 const CONCURRENT: usize = 5000;
-const CHANGES: u64 = 60;
+const CHANGES: u64 = 40;
 /// Connections of a kind that complete, at least.
 fn completed() -> Vec<(Kind, u64)> {
     let kinds = [Kind::Keepalive, Kind::Download, Kind::Upload, Kind::Short, Kind::Udp];
@@ -44,7 +44,7 @@ fn unbroken_by_churn_with(method: &str, topology: Topology, lines: &str) {
     // A machine that is busy with other things takes longer to make the same, to answer, and to
     // notice a death. (That nothing new goes to a backend that is known to be down is shown
     // elsewhere, without a clock.)
-    spec.duration = Duration::from_secs(45);
+    spec.duration = Duration::from_secs(30);
     spec.limit = Duration::from_secs(1800);
     (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, common::PATIENCE);
     spec.traffic.udp_timeout = Duration::from_secs(3);

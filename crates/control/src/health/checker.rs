@@ -70,8 +70,9 @@ impl Question {
     }
 }
 
-/// What is known of the targets of a question, by id.
-type States = BTreeMap<u64, State>;
+/// What is known of the targets of a question, by id; boxed, since most questions have one, and a node of such a map
+/// has room for eleven.
+type States = BTreeMap<u64, Box<State>>;
 
 #[derive(Debug)]
 struct Probe {
@@ -313,7 +314,7 @@ impl Targets {
         if last {
             self.probes.remove(&question);
         }
-        state.map(|state| (target, state, first))
+        state.map(|state| (target, *state, first))
     }
 
     fn set(
@@ -346,7 +347,7 @@ impl Targets {
             self.probes.insert(question.clone(), probe);
         }
         if let Some(probe) = self.probes.get(&question) {
-            lock(&probe.states).insert(target.id, state);
+            lock(&probe.states).insert(target.id, Box::new(state));
         }
         self.wanted.insert(target.id, target);
     }
@@ -396,7 +397,9 @@ async fn watch_over(
             time::sleep(every.mul_f64(share)).await;
         }
         let way = way.as_deref().map(|way| (way, &*frames));
-        let outcome = ask(source, address, &what, timeout, (&interfaces, way)).await;
+        // Ten kilobytes, for all that a check may be, are there while it is made, and not between two.
+        let asked = Box::pin(ask(source, address, &what, timeout, (&interfaces, way)));
+        let outcome = asked.await;
         let changes = note(&states, address, every, &mut place, &outcome);
         if !changes.is_empty() && transitions.send(changes).await.is_err() {
             return;
@@ -445,7 +448,7 @@ fn note(
         let falls = states.values().map(|state| state.fall).max().unwrap_or(1);
         place.until = Some(at + every * (falls + 1));
     }
-    let decided = |(&id, state): (&u64, &mut State)| {
+    let decided = |(&id, state): (&u64, &mut Box<State>)| {
         let (changed, spoken) = (state.note(outcome, held, &words, at), state.hear(outcome, at));
         let up = changed.or_else(|| spoken.map(|_| state.hysteresis.is_up()))?;
         Some(Transition { id, up, spoken, detail: Arc::clone(&words), at })

@@ -3,6 +3,7 @@
 
 mod cut;
 mod looks;
+mod lost;
 mod named;
 
 use super::*;
@@ -141,6 +142,9 @@ struct Fleet {
     /// again after two others, and not if it died with its backend (docs/fleet.md, In step, says what may happen
     /// otherwise).
     ended: BTreeMap<u32, u64>,
+    /// SYNs that came to somebody dead: of which client, by which balancer, to whom, and in which step that one's agent has
+    /// listed since what it holds.
+    at_the_dead: BTreeMap<(u32, usize, u8), Option<u64>>,
     /// The steps that were made to the end: tables are made anew in these alone.
     committed: std::collections::BTreeSet<u64>,
     /// Backends whose machines are off.
@@ -216,6 +220,7 @@ impl Fleet {
             pool,
             live: BTreeMap::new(),
             ended: BTreeMap::new(),
+            at_the_dead: BTreeMap::new(),
             committed: std::collections::BTreeSet::new(),
             dead: std::collections::BTreeSet::new(),
             off: std::collections::BTreeSet::new(),
@@ -635,6 +640,7 @@ impl Fleet {
                 vec![Said::Dumped(own(clients))]
             }
             Some(Word::End) => {
+                self.note_listed(at, n);
                 self.watched.into_iter().for_each(|client| {
                     self.note(client, &|| format!("lb{at} has heard of b{n} all"));
                 });
@@ -791,7 +797,8 @@ impl Fleet {
             {
                 self.note(client, &|| format!("a SYN by lb{at} to {went:?}"));
                 match went {
-                    Some(n) if self.dead.contains(&n) || !self.pool.contains_key(&n) => {}
+                    Some(n) if self.dead.contains(&n) => self.note_lost(client, at, n),
+                    Some(n) if !self.pool.contains_key(&n) => {}
                     Some(n) => drop(self.live.insert(client, (n, Phase::HalfOpen))),
                     None => self.held_back += 1,
                 }
@@ -805,19 +812,19 @@ impl Fleet {
         };
         if phase == Phase::HalfOpen && draw < 4 {
             // Its SYN again.
-            if let Some((at, Some(n))) = self.packet(client, TcpFlags::SYN)
-                && !self.dead.contains(&n)
-                && !self.not_heard(at, n)
-            {
-                assert_eq!(n, home, "{}\n{}", say(at, "a SYN again"), self.looks(client));
-                self.told_again += 1;
+            match self.packet(client, TcpFlags::SYN) {
+                Some((at, Some(n))) if self.dead.contains(&n) => self.note_lost(client, at, n),
+                Some((at, Some(n))) if !self.not_heard(at, n) => {
+                    assert_eq!(n, home, "{}\n{}", say(at, "a SYN again"), self.looks(client));
+                    self.told_again += 1;
+                }
+                _ => {}
             }
             return;
         }
         if let Some((at, went)) = self.packet(client, TcpFlags::ACK) {
             self.note(client, &|| format!("a segment by lb{at} to {went:?}"));
-            if went.is_some_and(|n| self.dead.contains(&n) || self.not_heard(at, n)) {
-                // Lost: who has not heard yet that it is dead.
+            if went.is_some_and(|n| self.is_lost(client, at, n)) {
                 return;
             }
             assert_eq!(went, Some(home), "{}\n{}", say(at, "a segment"), self.looks(client));
@@ -852,16 +859,6 @@ impl Fleet {
         self.watched.into_iter().for_each(|client| {
             self.note(client, &|| format!("lb{at} has started again"));
         });
-    }
-
-    /// Whether a backend is dead as the fleet has it, and this balancer does not know that yet.
-    fn not_heard(&self, at: usize, n: u8) -> bool {
-        let name = format!("b{n}");
-        let down = |pool: &[weir_fleet::Share]| pool.iter().any(|one| one.name == name && one.down);
-        let said = self.step.as_ref().and_then(|step| step.pools.get("a"));
-        let engine = self.members[at].engine.as_ref().expect("it runs");
-        let known = engine.services["a"].agreed.as_ref();
-        said.is_some_and(|pool| down(pool)) && !known.is_some_and(|pool| down(pool))
     }
 
     /// Everybody does what there is to do, until there is nothing.

@@ -5,7 +5,7 @@ mod turns;
 
 use super::*;
 
-fn one_fleet(method: &'static str) -> Fleet {
+pub(super) fn one_fleet(method: &'static str) -> Fleet {
     let seed = seeds()[0];
     println!("WEIR_SEED={seed}");
     let mut fleet = Fleet::new(seed, method, false);
@@ -45,7 +45,7 @@ impl Fleet {
     }
 
     /// Whether all are through with a step that has b2 so.
-    fn all_have_b2(&self, down: bool) -> bool {
+    pub(super) fn all_have_b2(&self, down: bool) -> bool {
         let Some(step) = self.step.as_ref().filter(|step| step.stage == Stage::Done) else {
             return false;
         };

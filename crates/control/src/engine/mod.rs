@@ -76,6 +76,7 @@ pub use explain::{Elsewhere, Explanation};
 pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, Start, Ways, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
+pub(crate) use kept::take_away;
 pub(crate) use limits::wanted as wanted_limits;
 pub use mailbox::{Commands, Sender, channel};
 pub use maintenance::MaintenanceStatus;
@@ -344,6 +345,7 @@ impl Engine {
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
         Document::read(&config.balancer.run_dir)?;
+        kept::may_have_socket(&config.balancer)?;
         // So is what is missing, and an instance of the name that runs.
         may_start(&config, &config_path, &directory)?;
         pins::mount()?;

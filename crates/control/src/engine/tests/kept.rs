@@ -91,6 +91,13 @@ fn a_start_that_comes_to_nothing_leaves_nothing() {
     drop(begin(&|| {}));
     assert!(!run_dir.exists(), "nobody had made it");
     assert_eq!(fs::read_dir(&state_dir).expect("it was there").count(), 0);
+    // What somebody had there before is left as it was.
+    fs::write(state_dir.join("older"), "").expect("written");
+    drop(begin(&|| {}));
+    assert!(!run_dir.exists(), "nobody had made it");
+    let left = fs::read_dir(&state_dir).expect("it was there");
+    let left: Vec<_> = left.map(|one| one.expect("readable").file_name()).collect();
+    assert_eq!(left, ["older"]);
     // More than a start writes is somebody's.
     drop(begin(&|| fs::write(run_dir.join(document::FILE), "{}").expect("written")));
     assert!(run_dir.join("lock").exists() && run_dir.join(document::FILE).exists());

@@ -567,6 +567,7 @@ impl<P: Plane> Engine<P> {
         let run_dir = &config.balancer.run_dir;
         let (document, journal) =
             (Document::read(run_dir)?, Journal::new(run_dir.join(document::FILE)));
+        let missing = document::missing_changes(run_dir);
         let (history, state_lock, trouble) = history::open(&config.balancer)?;
         let fleet = found.fleet.map(|begun| fleet::Fleet::new(begun, &config_path));
         let mut engine = Self {
@@ -591,7 +592,7 @@ impl<P: Plane> Engine<P> {
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
-            warnings: found.warnings.into_iter().chain(trouble).collect(),
+            warnings: found.warnings.into_iter().chain(trouble).chain(missing).collect(),
             urgent: None,
             after_checks: None,
             put_off: VecDeque::new(),

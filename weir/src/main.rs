@@ -45,7 +45,12 @@ fn main() -> ExitCode {
     if cfg!(feature = "dpdk") {
         weir_control::config::offer_dpdk();
     }
-    match dispatch(Cli::parse().verb) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are output, too.
+        Err(said) => return ExitCode::from(out::parsed(&said)),
+    };
+    match dispatch(cli.verb) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -17,6 +17,30 @@ use weir_control::stdio;
 /// The status of a command whose reader has gone: 128 + SIGPIPE.
 pub const READER_GONE: i32 = 141;
 
+/// The same of a command that ends by itself.
+const READER_GONE_CODE: u8 = READER_GONE as u8;
+
+/// The status of a command line that makes no sense, as the parser has it.
+const SENSELESS: u8 = 2;
+
+/// Prints what the parser of the command line has to say: help or the version to the standard output, what is wrong to
+/// the error output. Returns the status to end with.
+pub fn parsed(said: &clap::Error) -> u8 {
+    if said.use_stderr() {
+        // Nobody to read it is no reason to end otherwise.
+        let _ = said.print();
+        return SENSELESS;
+    }
+    match is_open().and_then(|()| said.print()).and_then(|()| io::stdout().flush()) {
+        Ok(()) => 0,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => READER_GONE_CODE,
+        Err(error) => {
+            complain(format_args!("standard output: {error}"));
+            1
+        }
+    }
+}
+
 /// Prints a text as it is.
 pub fn text(text: impl Display) {
     write(format_args!("{text}"));
@@ -116,11 +140,16 @@ fn write(text: std::fmt::Arguments<'_>) {
 }
 
 fn put(text: std::fmt::Arguments<'_>) -> io::Result<()> {
-    if stdio::stdout_was_closed() {
-        return Err(io::Error::other("it is closed"));
-    }
+    is_open()?;
     let mut out = io::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush())
+}
+
+fn is_open() -> io::Result<()> {
+    match stdio::stdout_was_closed() {
+        true => Err(io::Error::other("it is closed")),
+        false => Ok(()),
+    }
 }
 
 fn status(error: &io::Error) -> i32 {

@@ -743,19 +743,48 @@ fn whatever_happens_no_connection_breaks() {
     world.check("after a start from nothing");
 }
 
-/// A disc without room keeps nothing from being forwarded. It is said, and made up for.
+/// A first start that cannot write down what the next one must know is refused and leaves nothing: no start could take
+/// over what it would forward by. One that is not refused can be gone on from.
 #[test]
-fn a_start_on_a_full_disc_forwards() {
+fn a_first_start_on_a_full_disc_is_refused_or_can_be_gone_on_from() {
     let _alone = common::alone();
     let mut world = World::new(common::seed());
     world.balancer.stop(common::PATIENCE);
-    let name = format!("wl{}", world.lab.id());
-    assert!(common::weir(&["unload", "--name", &name]).status.success());
-    // As if it had never been started.
-    world.wipe(&[]);
+    let unload = |world: &World| {
+        assert!(common::weir(&["unload", "--name", world.balancer.name()]).status.success());
+    };
+    unload(&world);
+    let mut refused = 0;
+    for blocks in 0.. {
+        assert!(blocks < 100, "it starts when there is room");
+        // As if it had never been started.
+        world.wipe(&[]);
+        world.disc.fill();
+        world.disc.leave(blocks * 4096);
+        let Err(error) = world.balancer.launch() else { break };
+        let said = error.to_string();
+        for words in ["runtime.json", "No space left", "nothing has changed"] {
+            assert!(said.contains(words), "{blocks} blocks: {said}");
+        }
+        assert!(!world.balancer.pins().exists(), "{blocks} blocks: its pins are there");
+        let left = fs::read_dir(&world.disc.0).unwrap();
+        let left: Vec<_> = left.map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(left, ["filler"], "{blocks} blocks");
+        world.balancer.kill();
+        refused += 1;
+    }
+    assert!(refused > 0, "without any room");
+    world.balancer.kill();
+    world.balancer.launch().unwrap();
+    assert_eq!(world.balancer.status().unwrap()["resumed"], true);
+    // What was written down before the disc became full is enough, too.
+    world.balancer.stop(common::PATIENCE);
+    unload(&world);
+    world.wipe(&SAVED);
     world.disc.fill();
     world.balancer.launch().unwrap();
     world.lab.await_service(common::PATIENCE).unwrap();
+    world.resets.take();
     world.open(40);
     world.check("on a full disc");
     let status = world.balancer.status().unwrap();
@@ -906,4 +935,40 @@ fn an_instance_that_cannot_start_leaves_no_run_directory() {
     refused(&other.replace("\"eth0\"", "\"eth9\""), &["eth9"]);
     assert!(!Path::new("/sys/fs/bpf/weir/another").exists());
     common::reach_all(&lab, WEB4, 2);
+}
+
+/// What is in the place of the control socket is found before anything is made or changed, and said.
+#[test]
+fn a_start_without_a_place_for_its_socket_changes_nothing() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start_spec(&lab, BalancerSpec::new(common::WEIR, 2));
+    balancer.stop(common::PATIENCE);
+    assert!(common::weir(&["unload", "--name", balancer.name()]).status.success());
+    let (run_dir, socket) = (balancer.run_dir(), balancer.socket());
+    fs::remove_dir_all(run_dir).unwrap();
+    let config = balancer.config().display().to_string();
+    let refused = || {
+        fs::create_dir_all(socket.join("there")).unwrap();
+        let output = common::weir_in(&lab, &["run", "--config", &config]);
+        let said = common::stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("weir.sock: a directory is there; remove it"), "{said}");
+    };
+    refused();
+    assert!(!balancer.pins().exists(), "its pins are there");
+    let left: Vec<_> = fs::read_dir(run_dir).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(left, ["weir.sock"]);
+    fs::remove_dir_all(&socket).unwrap();
+    balancer.launch().unwrap();
+    lab.await_service(common::PATIENCE).unwrap();
+    let mut held = common::hold(&lab, WEB4, 20);
+    // Nor does it change what an earlier run has left.
+    balancer.kill();
+    let _ = fs::remove_file(&socket);
+    refused();
+    common::assert_unbroken(&mut held, "after a start that was refused", &balancer);
+    fs::remove_dir_all(&socket).unwrap();
+    balancer.launch().unwrap();
+    common::assert_unbroken(&mut held, "after a start", &balancer);
 }

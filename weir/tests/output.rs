@@ -117,7 +117,9 @@ fn help_may_be_cut_short() {
 /// As on a full disk.
 #[test]
 fn an_output_that_is_full_is_an_error() {
-    for command in [&["reproduce"][..], &["sim", "--list"], &["schema"]] {
+    let helps = [&["--help"][..], &["explain", "--help"], &["help", "backend"], &["--version"]];
+    let others = [&["reproduce"][..], &["sim", "--list"], &["schema"]];
+    for command in others.into_iter().chain(helps) {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let output = weir(command).stdout(full).output().expect("running weir");
         let text = String::from_utf8_lossy(&output.stderr);
@@ -130,14 +132,16 @@ fn an_output_that_is_full_is_an_error() {
 /// Nobody gets what is written to it.
 #[test]
 fn an_output_that_is_closed_is_an_error() {
-    for (end, code) in [(">&-", 1), (">/dev/null", 0)] {
-        let line = format!("exec \"$0\" schema {end}");
-        let output =
-            Command::new("sh").args(["-c", &line, WEIR]).output().expect("running a shell");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{end}: {text}");
-        let said = text == "weir: standard output: it is closed\n";
-        assert_eq!(said, code != 0, "{end}: {text}");
+    for words in ["schema", "explain --help"] {
+        for (end, code) in [(">&-", 1), (">/dev/null", 0)] {
+            let line = format!("exec \"$0\" {words} {end}");
+            let output =
+                Command::new("sh").args(["-c", &line, WEIR]).output().expect("running a shell");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{words} {end}: {text}");
+            let said = text == "weir: standard output: it is closed\n";
+            assert_eq!(said, code != 0, "{words} {end}: {text}");
+        }
     }
 }
 

@@ -353,3 +353,29 @@ fn nothing_is_said_to_go_on_that_does_not() {
     assert!(!refused.status.success() && said.contains("It was left as it is, on no"), "{said}");
     assert!(!said.contains("goes on"), "{said}");
 }
+
+/// A table that packets follow and that no start can read back, as its pin is gone: whose it is, what is damaged, and what
+/// is possible.
+#[test]
+fn a_start_over_damaged_pins_says_what_to_do() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start_with(&lab, "look_every = \"1h\"\n");
+    let mut held = common::hold(&lab, WEB4, 20);
+    balancer.kill();
+    fs::remove_file(balancer.pins().join("pool")).unwrap();
+    let config = balancer.config().display().to_string();
+    let refused = common::weir_in(&lab, &["run", "--config", &config]);
+    let said = common::stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let whose = |service: &str| said.contains(&format!("service {service}: published table"));
+    assert!(common::SERVICES.into_iter().any(whose), "{said}");
+    let pins = format!("in {} are damaged or incomplete", balancer.pins().display());
+    let unload = format!("weir unload --name {}", balancer.name());
+    assert!(said.contains(&pins) && said.contains(&unload), "{said}");
+    common::assert_unbroken(&mut held, "after a start that was refused", &balancer);
+    drop(held);
+    assert!(common::weir(&["unload", "--name", balancer.name()]).status.success());
+    balancer.launch().unwrap();
+    common::reach_all(&lab, WEB4, 2);
+}

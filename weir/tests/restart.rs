@@ -537,3 +537,36 @@ fn no_link_in_the_run_directory_is_followed() {
         }
     }
 }
+
+/// Changes that were answered, and that somebody has cut off before the next start: it says so, and of how many
+/// connections nothing is known. A record that was not written to its end is no reason for a word.
+#[test]
+fn a_log_of_changes_that_was_cut_off_is_said() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 4, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let log = balancer.run_dir().join("runtime.log");
+    let cut_to = |length: u64| {
+        balancer.kill();
+        fs::File::options().write(true).open(&log).unwrap().set_len(length).unwrap();
+        balancer.launch().unwrap();
+        balancer.status().unwrap()["warnings"].to_string()
+    };
+    for length in [0, 1] {
+        common::command(&balancer, "backend add web4 b3 10.77.2.4");
+        let held = common::hold(&lab, WEB4, 60);
+        assert!(held.iter().any(|one| one.backend == "b3"));
+        common::eventually("they are known", || {
+            let status = balancer.status().unwrap();
+            common::service(&status, "web4")["states"].as_u64().unwrap() >= 60
+        });
+        let said = cut_to(length);
+        for words in ["runtime.log was cut off", "service web4: ", "of which neither"] {
+            assert!(said.contains(words), "{length}: {said}");
+        }
+        assert!(common::log(&balancer).contains("runtime.log was cut off"));
+    }
+    common::command(&balancer, "backend weight web4 b0 3");
+    let whole = fs::metadata(&log).unwrap().len();
+    assert_eq!(cut_to(whole - 1), "[]");
+}

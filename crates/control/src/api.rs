@@ -31,6 +31,7 @@ mod watch;
 pub use client::{Client, ClientError, PATIENCE, quoted};
 pub use grpc::PROTO;
 pub use socket::listen;
+pub(crate) use socket::may_listen;
 pub use watch::{EventList, Rate, Rates};
 
 use crate::config::{Backend, Role, Source};

@@ -6,7 +6,7 @@ use crate::config::{Agents as AgentsAt, Config, ConfigError, PlaneKind};
 use crate::discovery;
 use crate::engine::{
     Command, Commands, Engine, EngineError, Events, FleetNews, Front, Sender, Sought, Start,
-    Starting, Ways, begin, channel, last_words,
+    Starting, Ways, begin, channel, last_words, take_away,
 };
 use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
@@ -104,7 +104,7 @@ pub async fn run(
         let _ = ended.send(result);
     })?;
     let ready = tokio::task::spawn_blocking(move || ready.recv()).await?;
-    let Ok((announcing, fleet, mut transitions, (places, shelf))) = ready else {
+    let Ok((announcing, fleet, mut transitions, (places, shelf), first)) = ready else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
@@ -130,7 +130,19 @@ pub async fn run(
     let mut interrupt = signal(SignalKind::interrupt())?;
     // Not the file's, where another configuration goes on in its place.
     let socket = places.0.clone();
-    let server = api::serve(api::listen(&socket)?, places, sender.clone(), (common, events));
+    let listener = match api::listen(&socket) {
+        Ok(listener) => listener,
+        Err(why) => {
+            let _ = sender.send(Command::Stop).await;
+            let _ = (&mut end).await;
+            let _ = engine.join();
+            if first {
+                take_away(&name);
+            }
+            return Err(why.into());
+        }
+    };
+    let server = api::serve(listener, places, sender.clone(), (common, events));
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");
     notify::tell("READY=1");
@@ -161,9 +173,9 @@ pub async fn run(
 }
 
 /// Who announces, who talks to the fleet, what checks say, where socket and state directory are, and the tables for
-/// others.
+/// others; and whether all that is pinned is this start's.
 type Opened =
-    (JoinHandle<()>, Option<JoinHandle<()>>, Transitions, ((PathBuf, PathBuf), Arc<Shelf>));
+    (JoinHandle<()>, Option<JoinHandle<()>>, Transitions, ((PathBuf, PathBuf), Arc<Shelf>), bool);
 
 /// What an engine tells, and by whom it is told.
 struct Around {
@@ -193,10 +205,16 @@ impl Around {
         });
         engine.commands_go_to(self.own);
         engine.hear_agents_by(self.where_agents, self.trouble);
-        let (keeper, wanted, reports) = engine.announce()?;
+        let (keeper, wanted, reports) = match engine.announce() {
+            Ok(announced) => announced,
+            Err(why) => {
+                engine.undo_start();
+                return Err(why);
+            }
+        };
         let announcing = tokio::spawn(keeper.run(wanted, reports));
-        let places = (engine.places(), engine.shelf());
-        let _ = self.opened.send((announcing, fleet, transitions, places));
+        let (places, first) = ((engine.places(), engine.shelf()), engine.is_first());
+        let _ = self.opened.send((announcing, fleet, transitions, places, first));
         drop(self.opened);
         engine.run(self.commands)
     }

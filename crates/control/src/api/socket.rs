@@ -26,15 +26,42 @@ pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     // The run directory is locked by this process, so a socket that is there is a dead one.
     let _ = fs::remove_file(socket);
     bind(socket).map_err(|error| {
-        io::Error::new(error.kind(), format!("{}: {error}; remove what is there", socket.display()))
+        let why = explained(socket, error);
+        io::Error::new(why.kind(), format!("{}: {why}", socket.display()))
     })
+}
+
+/// Looks whether the socket can be made; there is none afterwards.
+///
+/// # Errors
+/// Why it cannot be, and what to do.
+pub(crate) fn may_listen(socket: &Path) -> io::Result<()> {
+    // As above.
+    let _ = fs::remove_file(socket);
+    let made = as_owners(|| std::os::unix::net::UnixListener::bind(socket));
+    made.map_err(|error| explained(socket, error))?;
+    fs::remove_file(socket)
+}
+
+/// Why a socket cannot be made, with what is in its place.
+fn explained(socket: &Path, error: io::Error) -> io::Error {
+    let why = match fs::symlink_metadata(socket) {
+        Ok(about) if about.is_dir() => "a directory is there; remove it, or move it away".into(),
+        Ok(_) => format!("{error}; remove what is there"),
+        Err(_) => return error,
+    };
+    io::Error::new(error.kind(), why)
 }
 
 /// Makes the socket where there is nothing.
 fn bind(socket: &Path) -> io::Result<UnixListener> {
-    // The mode that it is born with: between bind and chmod nobody else may slip in.
+    as_owners(|| UnixListener::bind(socket))
+}
+
+/// Makes a socket with the mode that it is born with: between bind and chmod nobody else may slip in.
+fn as_owners<L>(make: impl FnOnce() -> io::Result<L>) -> io::Result<L> {
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let listener = UnixListener::bind(socket);
+    let listener = make();
     nix::sys::stat::umask(before);
     listener
 }
@@ -198,6 +225,22 @@ mod tests {
         let _others = Listener::bind(&socket).unwrap();
         drop(door);
         assert!(socket.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_place_of_a_socket_is_said() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = home.path().join("weir.sock");
+        assert!(may_listen(&socket).is_ok() && !socket.exists());
+        // One that a dead process has left.
+        drop(Listener::bind(&socket).unwrap());
+        assert!(may_listen(&socket).is_ok() && !socket.exists());
+        fs::create_dir(&socket).unwrap();
+        let said = may_listen(&socket).unwrap_err().to_string();
+        assert_eq!(said, "a directory is there; remove it, or move it away");
+        let said = listen(&socket).unwrap_err().to_string();
+        let place = socket.to_str().unwrap();
+        assert!(said.starts_with(place) && said.contains("a directory"), "{said}");
     }
 
     #[tokio::test]

@@ -119,6 +119,17 @@ impl Document {
     }
 }
 
+/// What a start says of a log of changes in which some may be missing that were made and answered.
+pub(super) fn missing_changes(run_dir: &Path) -> Option<String> {
+    let file = run_dir.join(FILE);
+    let damage = Journal::damage(&file)?;
+    let log = file.with_extension("log");
+    Some(format!(
+        "{} {damage}: changes that were made since {FILE} was written may be lost; weir history says which there were",
+        log.display()
+    ))
+}
+
 impl<P: Plane> Engine<P> {
     /// Writes down what a restart must know.
     pub(super) fn save(&mut self) -> Result<(), EngineError> {

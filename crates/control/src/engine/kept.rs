@@ -4,12 +4,13 @@
 
 pub(crate) mod lists;
 
-use super::{Engine, EngineError, tolerate};
+use super::{Engine, EngineError, tolerate, unload};
+use crate::api::may_listen;
 use crate::config::{Balancer, Config};
 use crate::history;
-use crate::store::RunLock;
-use std::collections::HashMap;
-use std::ffi::OsString;
+use crate::store::{RunLock, StoreError};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
@@ -114,11 +115,7 @@ impl<P: Plane> Engine<P> {
         }
         if let Some(file) = self.drained_file().filter(|file| is_gone(file)) {
             let written = files::write(&file, b"");
-            written.map_err(|source| crate::store::StoreError::Io {
-                doing: "write",
-                path: file,
-                source,
-            })?;
+            written.map_err(|source| StoreError::Io { doing: "write", path: file, source })?;
         }
         if self.history.is_gone() {
             let text = self.fleet_text().or_else(|| Config::text(&self.config_path).ok());
@@ -137,20 +134,55 @@ impl<P: Plane> Engine<P> {
     }
 }
 
+/// Looks whether the control socket can be made, before anything else is. The run directory is this process's own.
+pub(super) fn may_have_socket(balancer: &Balancer) -> Result<(), EngineError> {
+    let path = balancer.socket_path();
+    let may = may_listen(&path);
+    Ok(may.map_err(|source| StoreError::Io { doing: "make the control socket", path, source })?)
+}
+
+impl<P: Plane> Engine<P> {
+    /// Whether nothing forwarded packets before this start, and what does now is pinned.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.resumed && self.name.is_some()
+    }
+
+    /// A start comes to nothing after all.
+    pub(crate) fn undo_start(self) {
+        let (first, name) = (self.is_first(), self.config.balancer.name.clone());
+        // The lock of its name goes with it.
+        drop(self);
+        if first {
+            take_away(&name);
+        }
+    }
+}
+
+/// Takes what a first start has made out of the kernel again, as that has come to nothing.
+pub(crate) fn take_away(name: &str) {
+    if let Err(left) = unload(name) {
+        warn!(error = %left, "cannot remove what the start has left");
+    }
+}
+
 /// What a start makes of directories before it knows whether it can be.
 const BEGUN: [&str; 3] = ["lock", "state_dir", "history.number"];
 
-/// Directories that nobody has used before a start. If that comes to nothing, they are as they were: they hold nothing
-/// of any instance, and are taken for none's.
-pub(super) struct Begun(Vec<(PathBuf, bool)>);
+/// Directories that nobody has used before a start, each with the names that were in it; none where it was not there.
+/// If the start comes to nothing, they are as they were: they hold nothing of any instance, and are taken for none's.
+pub(super) struct Begun(Vec<(PathBuf, Option<HashSet<OsString>>)>);
 
 impl Begun {
-    /// Those of a start that is about to begin; each with whether it is there.
+    /// Those of a start that is about to begin.
     pub fn at(balancer: &Balancer) -> Self {
         let mut all = vec![balancer.run_dir.clone(), balancer.state_dir()];
         all.dedup();
         all.retain(|directory| !RunLock::is_used(directory));
-        Self(all.into_iter().map(|one| (one.clone(), one.exists())).collect())
+        let had = |one: PathBuf| {
+            let names = one.exists().then(|| listed(&one).into_keys().collect::<HashSet<_>>());
+            (one, names)
+        };
+        Self(all.into_iter().map(had).collect())
     }
 
     /// They are an instance's now.
@@ -161,17 +193,19 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        for (directory, there) in self.0.iter().rev() {
+        for (directory, had) in self.0.iter().rev() {
+            let was_there = |name: &OsStr| had.as_ref().is_some_and(|had| had.contains(name));
             let ours = |name: &OsString| BEGUN.iter().any(|one| *name == **one);
+            let known = |name: &OsString| ours(name) || was_there(name);
             // Another one may have begun there meanwhile, or more than that was written.
-            if !RunLock::is_used(directory) || !listed(directory).keys().all(ours) {
+            if !RunLock::is_used(directory) || !listed(directory).keys().all(known) {
                 continue;
             }
             let Ok(_lock) = RunLock::acquire(directory) else { continue };
-            for name in BEGUN {
+            for name in BEGUN.iter().filter(|name| !was_there(OsStr::new(name))) {
                 let _ = fs::remove_file(directory.join(name));
             }
-            if !there {
+            if had.is_none() {
                 let _ = fs::remove_dir(directory);
             }
         }

@@ -76,6 +76,7 @@ pub use explain::{Elsewhere, Explanation};
 pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, Start, Ways, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
+pub(crate) use kept::take_away;
 pub(crate) use limits::wanted as wanted_limits;
 pub use mailbox::{Commands, Sender, channel};
 pub use maintenance::MaintenanceStatus;
@@ -344,6 +345,7 @@ impl Engine {
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
         Document::read(&config.balancer.run_dir)?;
+        kept::may_have_socket(&config.balancer)?;
         // So is what is missing, and an instance of the name that runs.
         may_start(&config, &config_path, &directory)?;
         pins::mount()?;
@@ -565,6 +567,7 @@ impl<P: Plane> Engine<P> {
         let run_dir = &config.balancer.run_dir;
         let (document, journal) =
             (Document::read(run_dir)?, Journal::new(run_dir.join(document::FILE)));
+        let missing = document::missing_changes(run_dir);
         let (history, state_lock, trouble) = history::open(&config.balancer)?;
         let fleet = found.fleet.map(|begun| fleet::Fleet::new(begun, &config_path));
         let mut engine = Self {
@@ -589,7 +592,7 @@ impl<P: Plane> Engine<P> {
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
-            warnings: found.warnings.into_iter().chain(trouble).collect(),
+            warnings: found.warnings.into_iter().chain(trouble).chain(missing).collect(),
             urgent: None,
             after_checks: None,
             put_off: VecDeque::new(),

@@ -276,15 +276,13 @@ impl<P: Plane> Engine<P> {
         let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
             self.keep_lists_of(config);
             match self.write_plan_down(&plan, &prepared) {
-                // A first start forwards all the same: what could not be written is tried again, and
-                // said. So does one that resumes and changes nothing that the next start could not find
-                // out by itself: that finds what this one has found. One that changes more is refused
-                // like a reload, as the next start must know by which numbers and pools packets go, and
-                // they are forwarded anyway; the configuration that was in force can go on then.
+                // A start that changes nothing which the next one could not find out by itself goes on:
+                // what could not be written is tried again, and said. One that changes more is refused
+                // like a reload, as the next start must know by which numbers and pools packets go. Over
+                // a data plane they are forwarded anyway, and the configuration that was in force can go
+                // on; a first start has nothing to lose, and no start could take over what it would leave.
                 Err(error @ EngineError::Store(_))
-                    if how.start
-                        && error.is_full()
-                        && (!self.resumed || self.finds_again(&plan, &prepared)) =>
+                    if how.start && error.is_full() && self.finds_again(&plan, &prepared) =>
                 {
                     self.note_saved(Err(error));
                     Ok(())
@@ -295,10 +293,10 @@ impl<P: Plane> Engine<P> {
         if let Err(error) = ready {
             self.undo(prepared, how);
             // A start that is refused knows some services only, and what was kept is of all.
-            if !how.start {
+            if !how.start || !self.resumed {
                 self.forget_lists();
             }
-            return Err(if how.start { error } else { error.of_undone() });
+            return Err(if how.start && self.resumed { error } else { error.of_undone() });
         }
         notes.extend(self.unremembered_of(&plan));
         let failures = self.switch(plan, prepared, config, how);

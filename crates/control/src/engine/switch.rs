@@ -1,6 +1,6 @@
 //! An engine over a P4 switch (docs/p4.md): nothing of it is in the kernel.
 
-use super::kept::Begun;
+use super::kept::{Begun, may_have_socket};
 use super::network::may_attach_beside;
 use super::{Engine, EngineError, Found, Starting};
 use crate::config::{Config, PlaneKind, Source, Table, place_of};
@@ -30,6 +30,7 @@ impl Engine<P4<Switch>> {
         let lock = RunLock::await_free(&config.balancer.run_dir)?;
         crate::store::check_logs(&config.balancer.run_dir)?;
         super::Document::read(&config.balancer.run_dir)?;
+        may_have_socket(&config.balancer)?;
         let address = config.p4.thrift.to_string();
         let place = place_of(&config_path, Table::P4, "thrift");
         let claim = claim(config.p4.thrift.port()).map_err(|error| match error.kind() {

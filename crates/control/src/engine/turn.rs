@@ -215,8 +215,17 @@ impl ServiceRuntime {
         }
         let states = self.builder.states();
         if from.needs().states && to.info().tracks_all && states > tracked {
+            let mut ended = 0;
+            self.builder.each_state(&mut |_, known| {
+                ended += usize::from(known.phase == Phase::Closing);
+            });
+            let among = match ended {
+                0 => String::new(),
+                1 => ", 1 among them that has ended lately".into(),
+                many => format!(", {many} among them that have ended lately"),
+            };
             return Change::Breaks(format!(
-                "method: {states} connections are open, and limits.tracked_flows = {tracked} has \
+                "method: {states} connections would be taken over{among}, and limits.tracked_flows = {tracked} has \
                  not room for all of them; raise it"
             ));
         }

@@ -15,6 +15,7 @@
 use super::{Document, StoreError, create, is_itself_at, not_ours, rename};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -58,7 +59,50 @@ struct Log {
     torn: bool,
 }
 
+/// What is wrong with a log, besides a record that a process did not write to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Damage {
+    /// It ends within its header, after so many bytes: none is begun so.
+    CutOff(usize),
+    /// From this byte on so many are left out: a record was changed after it was written.
+    LeftOut(usize, usize),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CutOff(length) => write!(f, "was cut off, with {length} bytes left"),
+            Self::LeftOut(from, bytes) => {
+                write!(f, "is damaged: the {bytes} bytes from byte {from} on are left out")
+            }
+        }
+    }
+}
+
 impl Journal {
+    /// What is wrong with the log of a document, and may have had changes. Where one of both cannot be read, or is of
+    /// another version, [`read`](Self::read) says so. What a process leaves that dies while it writes a record is
+    /// nothing wrong: the beginning of one, at the end.
+    pub fn damage(document: &Path) -> Option<Damage> {
+        let (text, log) = (files::read(document).ok()?, files::read(&log_of(document)).ok()?);
+        let Some(header) = log.first_chunk::<HEADER>() else {
+            return Some(Damage::CutOff(log.len()));
+        };
+        let own = |version| *header == header_for(version, xxh3_64(&text));
+        if !(1..=VERSION).any(own) {
+            return None;
+        }
+        let end = HEADER + records(&log).map(|body| PREFIX + body.len()).sum::<usize>();
+        let rest = &log[end..];
+        // A record is written from its beginning on, so one that is there in its full length was whole.
+        let was_whole = rest.first_chunk::<PREFIX>().is_some_and(|prefix| {
+            let [a, b, c, d, ..] = *prefix;
+            u32::from_le_bytes([a, b, c, d]) as usize <= rest.len() - PREFIX
+        });
+        let goes_on = || (end + 1..log.len()).any(|at| body_at(&log, at).is_some());
+        (was_whole || goes_on()).then_some(Damage::LeftOut(end, rest.len()))
+    }
+
     /// Reads a document and the changes that came after it; `None` if there is no document. Changes
     /// nothing.
     ///
@@ -146,10 +190,11 @@ impl Journal {
     /// [`StoreError::Io`]; both files say what they did then.
     pub fn rewrite<T: Serialize>(&mut self, document: &T) -> Result<(), StoreError> {
         let text = Document::save(&self.document, document)?;
-        // The log is not this document's; a link in its place would be in the way of whoever reads it next.
+        // The log is not this document's; a link in its place would be in the way of whoever reads it next, and of one
+        // that was cut off nobody could tell whose it was.
         self.log = None;
         let log = log_of(&self.document);
-        if is_link(&log) {
+        if is_link(&log) || is_cut_off(&log) {
             fs::remove_file(&log).map_err(StoreError::io("remove", &log))?;
         }
         self.written = Some((text.len() as u64, xxh3_64(&text)));
@@ -231,6 +276,11 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
+/// Whether a file has no whole header.
+fn is_cut_off(log: &Path) -> bool {
+    fs::symlink_metadata(log).is_ok_and(|about| about.is_file() && about.len() < HEADER as u64)
+}
+
 fn log_of(document: &Path) -> PathBuf {
     document.with_extension("log")
 }
@@ -256,12 +306,17 @@ fn record(at: u64, body: &[u8]) -> Vec<u8> {
 fn records(log: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = HEADER;
     std::iter::from_fn(move || {
-        let prefix = log.get(at..)?.first_chunk::<PREFIX>()?;
-        let [a, b, c, d, checksum @ ..] = *prefix;
-        let begin = at + PREFIX;
-        let body = log.get(begin..begin + u32::from_le_bytes([a, b, c, d]) as usize)?;
-        let whole = xxh3_64_with_seed(body, at as u64) == u64::from_le_bytes(checksum);
-        at = begin + body.len();
-        whole.then_some(body)
+        let body = body_at(log, at)?;
+        at += PREFIX + body.len();
+        Some(body)
     })
+}
+
+/// What the record says that stands at `at`, if it is whole.
+fn body_at(log: &[u8], at: usize) -> Option<&[u8]> {
+    let prefix = log.get(at..)?.first_chunk::<PREFIX>()?;
+    let [a, b, c, d, checksum @ ..] = *prefix;
+    let begin = at + PREFIX;
+    let body = log.get(begin..begin + u32::from_le_bytes([a, b, c, d]) as usize)?;
+    (xxh3_64_with_seed(body, at as u64) == u64::from_le_bytes(checksum)).then_some(body)
 }

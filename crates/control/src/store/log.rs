@@ -176,7 +176,7 @@ impl StateLog {
         files::gone(&beside(path)).map_err(StoreError::io("remove", &beside(path)))?;
         let file = match files::open_to_write(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut log = Self::begin(&beside(path))?;
+                let mut log = left_out(&beside(path), Self::begin(&beside(path)))?;
                 log.take_place(path)?;
                 log.lost = Some(Lost::All);
                 return Ok((log, Vec::new()));

@@ -103,5 +103,7 @@ impl<P: Plane> Engine<P> {
                 warn!(path = %entry.path().display(), %error, "cannot remove what no service has any more");
             }
         }
+        // With the last of them; what is in it keeps it there.
+        let _ = fs::remove_dir(&folder);
     }
 }

@@ -1,17 +1,18 @@
 //! What a start finds of an earlier run: services, their pools and their states, as they were left.
 
 use super::{How, unless_breaking};
-use crate::config::{Config, PlaneKind, Service};
-use crate::engine::document::SavedService;
+use crate::config::{Balancer, Config, PlaneKind, Service};
+use crate::engine::document::{FILE, SavedService};
 use crate::engine::forward::way_of;
 use crate::engine::numbers::Numbers;
 use crate::engine::places::pair;
-use crate::engine::service::{PoolMember, ServiceRuntime, log_path};
+use crate::engine::service::{ENDED, PoolMember, ServiceRuntime, log_path};
 use crate::engine::sources::Listed;
 use crate::engine::turn::InForce;
-use crate::engine::{Engine, EngineError, PlaneResult, tolerate};
+use crate::engine::{Engine, EngineError, pin_directory, tolerate};
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 use tracing::{error, info, warn};
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, ServiceId};
@@ -101,7 +102,13 @@ impl<P: Plane> Engine<P> {
         let listed = listed.iter().filter(|(at, of)| *of == number && places.contains(&at.place()));
         let listed: Vec<&Listen> = listed.map(|(at, _)| at).collect();
         let ours = !listed.is_empty();
-        let published = if ours { self.plane.published(number).plane()? } else { None };
+        let published = match ours {
+            true => self
+                .plane
+                .published(number)
+                .map_err(|error| unreadable(&configured.name, &config.balancer, &error))?,
+            false => None,
+        };
         // It may have been published, and the process have died before that was written down.
         let in_force = in_force.filter(|before| {
             published.as_ref().is_none_or(|image| image.method() == before.method.id())
@@ -141,12 +148,7 @@ impl<P: Plane> Engine<P> {
                 log.display()
             )
         });
-        let what: Vec<String> = why.into_iter().chain(missing).collect();
-        runtime.lost = (!what.is_empty()).then(|| {
-            let what = format!("{} not known", what.join(" not known, and "));
-            warn!(service = configured.name, what, "they may break with a change of the pool");
-            what
-        });
+        let mut lost: Vec<String> = why.into_iter().chain(missing).collect();
         runtime.configured = configured;
         runtime.listed = match config.balancer.plane {
             PlaneKind::P4 if sources.is_some() => {
@@ -176,28 +178,59 @@ impl<P: Plane> Engine<P> {
             let proven = up || !backend.unproven;
             runtime.pool.push(PoolMember { found, proven, ..member });
         }
-        self.restore_states(&mut runtime, records)?;
+        let untold = self.restore_states(&mut runtime, &records, ours, lost.is_empty())?;
+        lost.extend((untold > 0).then(|| untold_in_words(untold, run_dir)));
+        runtime.lost = (!lost.is_empty()).then(|| {
+            let what = format!("{} not known", lost.join(" not known, and "));
+            let service = &runtime.configured.name;
+            warn!(service, what, "they may break with a change of the pool");
+            what
+        });
         self.names.insert(number, runtime.configured.name.clone());
         self.services.insert(runtime.configured.name.clone(), runtime);
         Ok(())
     }
 
+    /// Takes up the states of a service. Returns how many of them are connections at backends that nothing tells of that
+    /// was written down, though packets follow its table. `ours`: they do. `whole`: the log has lost nothing.
     fn restore_states(
         &self,
         runtime: &mut ServiceRuntime,
-        records: Vec<StateRecord>,
-    ) -> Result<(), EngineError> {
+        records: &[StateRecord],
+        ours: bool,
+        whole: bool,
+    ) -> Result<usize, EngineError> {
         let now = self.now();
         let ids: HashSet<BackendId> = runtime.pool.iter().map(|member| member.id).collect();
-        for record in &records {
-            if let Some(backend) = BackendId::new(record.backend).filter(|id| ids.contains(id)) {
-                runtime.restore(record, backend, now)?;
+        let (mut untold, mut gone) = (0, 0);
+        for record in records {
+            match BackendId::new(record.backend) {
+                Some(backend) if ids.contains(&backend) => {
+                    runtime.restore(record, backend, now)?;
+                }
+                Some(backend) if ours && record.flags & ENDED == 0 && self.is_untold(backend) => {
+                    untold += 1;
+                }
+                _ => gone += 1,
             }
+        }
+        // Left by a process that died between a removal and this. The number may be another backend's soon.
+        if gone > 0 && untold == 0 && whole {
+            // Where there is no room it stays as it is.
+            let _ = runtime.rewrite_log(now);
         }
         if !records.is_empty() {
             info!(service = runtime.configured.name, states = records.len(), "states restored");
         }
-        Ok(())
+        Ok(untold)
+    }
+
+    /// Whether a backend got its number after all that is written down. A removal leaves the number there, and is written
+    /// down before the states go; an addition is written down before it has any.
+    fn is_untold(&self, backend: BackendId) -> bool {
+        let told = self.document.incarnations.get(&backend.get()).copied();
+        let given = self.plane.backend(backend).map(|entry| entry.incarnation);
+        told.is_none_or(|told| given.is_some_and(|given| given > told))
     }
 
     /// What is known is written down whole, and nothing is missing in that. Not before the start has come to its end:
@@ -209,4 +242,35 @@ impl<P: Plane> Engine<P> {
             runtime.written(written);
         }
     }
+}
+
+/// What a start says of a table that packets follow and that does not check out: it cannot be told where they go.
+fn unreadable(service: &str, balancer: &Balancer, error: &dyn std::error::Error) -> EngineError {
+    if balancer.plane == PlaneKind::P4 {
+        return EngineError::Plane(format!("service {service}: {error}").into());
+    }
+    let (name, pins) = (&balancer.name, pin_directory(&balancer.name));
+    EngineError::Plane(
+        format!(
+            "service {service}: {error}: the pins of the data plane in {} are damaged or incomplete, and without its \
+             tables nobody can go on from it. What is attached goes on forwarding. weir unload --name {name} removes \
+             it, and the next start begins anew: connections that no log in {} has break then",
+            pins.display(),
+            balancer.run_dir.display()
+        )
+        .into(),
+    )
+}
+
+/// That so many connections are at backends of which nothing is written down.
+fn untold_in_words(untold: usize, run_dir: &Path) -> String {
+    let file = run_dir.join(FILE);
+    let (are, they) = match untold {
+        1 => ("1 connection is at a backend".to_owned(), "it is"),
+        many => (format!("{many} connections are at backends"), "they are"),
+    };
+    format!(
+        "{are} of which neither {} nor its log tells, as if changes had been lost there: {they}",
+        file.display()
+    )
 }

@@ -70,6 +70,78 @@ fn what_a_full_disc_has_lost_outlives_a_refused_start() {
     drop(directory);
 }
 
+/// The process is killed, and something becomes of its run directory before the next start.
+fn killed(world: World, spoil: impl FnOnce(&std::path::Path)) -> World {
+    let World { mut engine, live, directory } = world;
+    let (config, plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
+    drop(engine);
+    spoil(directory.path());
+    let found = Found { resumed: true, ..Found::default() };
+    let engine = over(plane, found, &config).unwrap_or_else(|error| panic!("{error}"));
+    World { engine, live, directory }
+}
+
+/// Connections at a backend whose addition is not written down any more are told, also where its number was another's
+/// before, which was removed; and once.
+#[test]
+fn changes_that_are_gone_are_told_by_the_next_start() {
+    for reused in [false, true] {
+        for left in [None, Some(0), Some(1)] {
+            let mut world = World::new(1);
+            if reused {
+                let remove = |reply| Command::Remove("a".into(), "b3".into(), reply);
+                world.ask(remove).expect("nothing is refused");
+                let engine = &mut world.engine;
+                engine.journal.rewrite(&engine.document).expect("there is room");
+            }
+            let add = |reply| Command::Add("a".into(), Box::new(backend(0, 9)), reply);
+            world.ask(add).expect("nothing is refused");
+            let new = world.engine.services["a"].member("b9").expect("there").id;
+            let went = world.start(0, 0..200);
+            world.engine.drain_reports().expect("nothing is refused");
+            let there = went.iter().filter(|backend| **backend == new).count();
+            assert!(there > 1, "{there}");
+            let world = killed(world, |run_dir| {
+                let log = run_dir.join("runtime.log");
+                match left {
+                    None => fs::remove_file(log).expect("it is there"),
+                    Some(left) => {
+                        let bytes = fs::read(&log).expect("it is there");
+                        fs::write(&log, &bytes[..left]).expect("it is there");
+                    }
+                }
+            });
+            let said = world.warnings().join("; ");
+            let connections = format!("service a: {there} connections are at backends of which");
+            assert!(said.contains(&connections), "{reused} {left:?}: {said}");
+            let cut = said.contains("runtime.log was cut off");
+            assert_eq!(cut, left.is_some(), "{reused} {left:?}: {said}");
+            let world = killed(world, |_| {});
+            assert_eq!(world.warnings(), Vec::<String>::new(), "{reused} {left:?}: it is said");
+        }
+    }
+}
+
+/// A process that is killed after a removal was written down, and before its connections were, has lost nothing. The
+/// next one remembers them no more, as the number may be another backend's by then.
+#[test]
+fn what_a_removal_leaves_behind_is_not_told() {
+    let mut world = World::new(1);
+    world.start(0, 0..60);
+    world.engine.drain_reports().expect("nothing is refused");
+    let path = world.directory.path().join("states-a.log");
+    let before = fs::read(&path).expect("it is there");
+    let remove = |reply| Command::Remove("a".into(), "b3".into(), reply);
+    world.ask(remove).expect("nothing is refused");
+    world.lose_leavers();
+    let open = world.live.len();
+    assert!(open < 60, "some were there");
+    let mut world = killed(world, |_| fs::write(&path, &before).expect("it is there"));
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.check();
+    assert_eq!(written(world), (open, vec!["a".to_owned()]));
+}
+
 /// A start that comes to nothing leaves directories as it has found them; one that is somebody's stays.
 #[test]
 fn a_start_that_comes_to_nothing_leaves_nothing() {
@@ -91,6 +163,13 @@ fn a_start_that_comes_to_nothing_leaves_nothing() {
     drop(begin(&|| {}));
     assert!(!run_dir.exists(), "nobody had made it");
     assert_eq!(fs::read_dir(&state_dir).expect("it was there").count(), 0);
+    // What somebody had there before is left as it was.
+    fs::write(state_dir.join("older"), "").expect("written");
+    drop(begin(&|| {}));
+    assert!(!run_dir.exists(), "nobody had made it");
+    let left = fs::read_dir(&state_dir).expect("it was there");
+    let left: Vec<_> = left.map(|one| one.expect("readable").file_name()).collect();
+    assert_eq!(left, ["older"]);
     // More than a start writes is somebody's.
     drop(begin(&|| fs::write(run_dir.join(document::FILE), "{}").expect("written")));
     assert!(run_dir.join("lock").exists() && run_dir.join(document::FILE).exists());

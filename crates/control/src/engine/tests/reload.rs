@@ -126,6 +126,30 @@ fn what_has_ended_under_tracked_is_not_taken_over_as_live() {
     }
 }
 
+/// What a refusal counts it says: those that have ended lately would be taken over, too, and break nobody.
+#[test]
+fn what_has_no_room_in_the_connection_table_is_counted_in_words() {
+    let mut world = World::with(1, "method = \"concury\"");
+    world.start(0, 0..50);
+    world.engine.drain_reports().expect("nothing is refused");
+    for client in 0..30 {
+        let frame = Frame::new(flow(0, client)).tcp_flags(TcpFlags::FIN | TcpFlags::ACK).build();
+        assert!(matches!(world.engine.plane.process(&frame), Outcome::Forwarded(_)));
+    }
+    world.engine.drain_reports().expect("nothing is refused");
+    let service = &world.engine.services["a"];
+    let phase = |client| service.known(&StateKey::of_flow(&flow(0, client))).map(|one| one.phase);
+    let ended = (0..50).filter(|client| phase(*client) == Some(Phase::Closing)).count();
+    let states = service.builder.states();
+    assert!(ended > 1 && states - ended > 1, "{ended} of {states}");
+    let mut wanted = world.wanted(1, "method = \"tracked\"");
+    wanted.limits.tracked_flows = 1;
+    let refused = world.follow(&wanted).expect_err("there is no room").to_string();
+    let among = format!("{states} connections would be taken over, {ended} among them that have");
+    let open = format!("{} known connections break", states - ended);
+    assert!(refused.contains(&among) && refused.contains(&open), "{refused}");
+}
+
 /// What ends of a client's connections says nothing of the client.
 #[test]
 fn clients_outlive_their_connections_when_the_method_is_changed() {

@@ -108,6 +108,53 @@ fn a_torn_tail_is_no_record() {
     assert_eq!(read(&path), all);
 }
 
+/// What a process leaves that dies while it writes is no damage; what somebody has cut off, or changed, is.
+#[test]
+fn damage_is_told_from_a_torn_tail() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, log) = (directory.path().join("runtime.json"), directory.path().join("runtime.log"));
+    let damage = || Journal::damage(&path).map(|damage| damage.to_string());
+    let mut journal = Journal::new(path.clone());
+    assert_eq!(damage(), None, "there is nothing");
+    journal.rewrite(&Numbers::new()).unwrap();
+    assert_eq!(damage(), None, "without a log");
+    let mut ends = Vec::new();
+    for n in 1..4 {
+        journal.append(&[change(n)]).unwrap();
+        ends.push(fs::metadata(&log).unwrap().len() as usize);
+    }
+    let bytes = fs::read(&log).unwrap();
+    assert_eq!(damage(), None);
+    for length in 0..bytes.len() {
+        fs::write(&log, &bytes[..length]).unwrap();
+        let said = (length < 24).then(|| format!("was cut off, with {length} bytes left"));
+        assert_eq!(damage(), said, "{length} bytes");
+    }
+    // With a record behind it, and in the last one, whose length may be one that has not come yet.
+    for at in 24..bytes.len() {
+        let mut other = bytes.clone();
+        other[at] ^= 1;
+        fs::write(&log, &other).unwrap();
+        let from = ends.iter().rev().find(|end| **end <= at).copied().unwrap_or(24);
+        let said = format!(
+            "is damaged: the {} bytes from byte {from} on are left out",
+            bytes.len() - from
+        );
+        let length = (from..from + 4).contains(&at);
+        assert!(damage() == Some(said) || length && from == ends[1], "byte {at}: {:?}", damage());
+    }
+    // One that belongs to another document says nothing, whatever is in it.
+    let mut other = bytes.clone();
+    other[16] ^= 1;
+    other[40] ^= 1;
+    fs::write(&log, &other).unwrap();
+    assert_eq!(damage(), None);
+    // Nor is what is cut off said twice.
+    fs::write(&log, &bytes[..1]).unwrap();
+    Journal::new(path.clone()).rewrite(&read(&path)).unwrap();
+    assert_eq!(damage(), None);
+}
+
 /// A log of the version before had a record for each change.
 #[test]
 fn a_log_of_the_version_before_is_read() {

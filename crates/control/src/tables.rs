@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
-use weir_rpc::dial::{Shown, dial_and_look, resolve};
+use weir_rpc::dial::{DialError, Shown, dial_and_look, resolve};
 use weir_rpc::tls::{Files, refusal, with_causes};
 use weir_rpc::{TABLE_PART, TableAsked, TablesClient};
 use weir_steering::digest_of;
@@ -95,12 +95,12 @@ pub async fn get(wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
 
 async fn connect(peer: &str, files: &Files) -> Result<(Channel, Shown), String> {
     let (host, port) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
-    let port = port.parse().map_err(|_| "it is no host with a port")?;
+    let port = port.parse::<u16>().map_err(|_| "it is no host with a port")?;
     let host = host.trim_matches(['[', ']']);
     let channel =
         async { dial_and_look(host, resolve(host, port).await?, files, |endpoint| endpoint).await };
     let late = |_| "no answer in time".to_owned();
-    timeout(PATIENCE, channel).await.map_err(late)?.map_err(|error| {
+    timeout(PATIENCE, channel).await.map_err(late)?.map_err(|error: DialError| {
         let mut last: &(dyn Error + 'static) = &error;
         while let Some(source) = last.source() {
             last = source;

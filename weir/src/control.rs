@@ -16,6 +16,7 @@ use weir_control::config::{Config, MOST_TEXT, in_one, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{self, EngineError, Explanation, Kind, Status};
 use weir_control::process::{PinnedElsewhere, pinned_elsewhere};
+use weir_control::unload::{self, Routes};
 
 /// Makes a request of the instance behind a socket.
 pub fn request<T: DeserializeOwned>(
@@ -93,9 +94,10 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
 
 pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()> {
     let given = name.is_some();
-    let name = match (name, config) {
+    let file = config.map(Config::load).transpose()?;
+    let name = match (name, &file) {
         (Some(name), _) => name,
-        (None, Some(path)) => Config::load(path)?.balancer.name,
+        (None, Some(file)) => file.balancer.name.clone(),
         (None, None) => match &engine::loaded()?[..] {
             [] => return not_seen(None, "no data plane is loaded"),
             [name] => name.clone(),
@@ -106,14 +108,24 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
             }
         },
     };
-    if engine::unload(&name)? {
+    // Routes that outlive forwarding would draw packets here.
+    let mut routes = Ok(Routes::None);
+    let removed = engine::unload(&name, || {
+        routes = block_on(unload::withdraw(&name, file.as_ref(), true));
+    });
+    let left = told(&name, routes?);
+    if removed? {
         let done = format!("{name}: data plane removed");
         out::changed(&done, &done);
-        return Ok(());
+        return left;
     }
     // Of what a file describes nothing is to be there, whether it was or not; a name may be mistyped.
     if !given {
-        return not_seen(Some(&name), &format!("{name}: no data plane is loaded"));
+        not_seen(Some(&name), &format!("{name}: no data plane is loaded"))?;
+        if !elsewhere(Some(&name)).is_empty() {
+            return Ok(());
+        }
+        return told(&name, block_on(unload::withdraw(&name, file.as_ref(), false))?);
     }
     let elsewhere = elsewhere(Some(&name));
     if let Some(one) = elsewhere.first() {
@@ -125,6 +137,19 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
     };
     let words = format!("no data plane of an instance {name} is loaded; {there}");
     Err(EngineError::NotFound(words).into())
+}
+
+/// Says what became of the routes of an instance.
+fn told(name: &str, routes: Routes) -> anyhow::Result<()> {
+    match routes {
+        Routes::None => Ok(()),
+        Routes::Withdrawn { speaker, routes } => {
+            let done = format!("{name}: not announced any more by {speaker}: {routes}");
+            out::changed(&done, &done);
+            Ok(())
+        }
+        Routes::Left(why) => Err(EngineError::Unfinished(format!("{name}: {why}")).into()),
+    }
 }
 
 /// Says that nothing is loaded, unless something may be that is pinned where it is not seen: in this network namespace,

@@ -544,8 +544,19 @@ fn nobody_without_a_certificate_is_heard() {
     let log = lab.directory().join("stranger.log");
     let host = lab.backend(last).netns();
     let stranger = Agent::start(host, &log, &other.join("stranger"), &ca, &[]);
+    // Both sides say what it is.
+    stranger.says(&format!("stranger.pem is not signed by an authority in {}", ca.display()));
     common::eventually("a stranger is turned away", || away() > before);
+    stranger.says("the other side has refused the certificate that it was shown");
+    let why = format!("its certificate is not signed by an authority in {}", ca.display());
+    common::eventually("the balancer says so", || common::log(&world.balancer).contains(&why));
     drop(stranger);
+
+    // A name that nobody has (RFC 6761).
+    let nobody = ["--balancer", "nobody.invalid"];
+    let lost = Agent::start(host, &lab.directory().join("lost.log"), &own.join("b4"), &ca, &nobody);
+    lost.says("balancer nobody.invalid:4479: the name nobody.invalid ");
+    drop(lost);
 
     // Ended.
     pki::issue(&own, &own, &request("late", 0)).unwrap();

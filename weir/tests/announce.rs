@@ -227,6 +227,53 @@ impl Node {
         self.speaker = Some(spawned.expect("gobgpd"));
     }
 
+    /// The same balancer with a BIRD as its speaker, and routes that stay when the control plane ends.
+    fn turn_to_bird(&mut self) {
+        assert!(self.stop());
+        end(self.speaker.as_mut().expect("it runs"));
+        let (file, include) = (self.home.join("weir.toml"), self.home.join("weir-bird.conf"));
+        let text = fs::read_to_string(&file).unwrap();
+        let (begin, rest) = text.split_once("[announce]").unwrap();
+        let (_, services) = rest.split_once("[[service]]").unwrap();
+        let announce = format!(
+            "[announce]\nspeaker = \"bird\"\nsocket = \"{}\"\nfile = \"{}\"\nlearn_delay = \"1s\"\n",
+            self.bird_socket().display(),
+            include.display()
+        );
+        fs::write(&file, format!("{begin}{announce}[[service]]{services}")).unwrap();
+        let bird = format!(
+            "router id 10.60.0.9;\nprotocol device {{ }}\ninclude \"{}*\";\n",
+            include.display()
+        );
+        fs::write(self.home.join("bird.conf"), bird).unwrap();
+        self.begin_bird();
+        self.begin();
+    }
+
+    fn bird_socket(&self) -> PathBuf {
+        self.home.join("bird.ctl")
+    }
+
+    fn begin_bird(&mut self) {
+        let _ = fs::remove_file(self.bird_socket());
+        let mut command = self.netns.command("/usr/sbin/bird").unwrap();
+        command.arg("-f").arg("-c").arg(self.home.join("bird.conf"));
+        command.arg("-s").arg(self.bird_socket());
+        self.speaker = Some(command.stdin(Stdio::null()).spawn().expect("bird"));
+    }
+
+    /// Whether its BIRD has the route.
+    fn bird_has_it(&self) -> bool {
+        let mut birdc = Command::new("/usr/sbin/birdc");
+        birdc.arg("-s").arg(self.bird_socket()).args(["show", "route"]);
+        stdout(&birdc.output().expect("birdc")).contains(VIP)
+    }
+
+    fn unload(&self) -> Output {
+        let config = self.home.join("weir.toml").display().to_string();
+        self.weir(&["unload", "--config", &config])
+    }
+
     /// `weir run`.
     fn begin(&mut self) {
         let log = fs::OpenOptions::new().append(true).create(true).open(self.home.join("log"));
@@ -392,4 +439,55 @@ fn control_planes_and_speakers_die_and_come_back() {
     assert!(world.nodes[0].weir(&["reload"]).status.success());
     world.leads_to("it has one again", &[1, 2]);
     world.requests(3);
+}
+
+/// What outlives the control plane goes with forwarding: nobody is led to a host that forwards nothing.
+#[test]
+fn what_is_unloaded_is_not_announced_any_more() {
+    // Instances are named by the process.
+    let _alone = common::alone();
+    let mut world = World::new();
+    world.leads_to("both have begun", &[1, 2]);
+
+    // By GoBGP, with a router that is led elsewhere.
+    let node = &mut world.nodes[0];
+    let config = node.home.join("weir.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("at_stop = \"withdraw\"", "at_stop = \"keep\"")).unwrap();
+    let said = node.weir(&["reload"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let refused = node.unload();
+    assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
+    assert_eq!(node.report()["routes"][0]["announced"], Value::Bool(true));
+    assert!(node.stop());
+    world.requests(3);
+    assert_eq!(world.next_hops(), ["10.60.0.1", "10.60.0.2"]);
+    let said = world.nodes[0].unload();
+    assert!(said.status.success(), "{}", stderr(&said));
+    let words = stdout(&said);
+    assert!(words.contains("not announced any more by GoBGP"), "{words}");
+    assert!(words.contains("data plane removed"), "{words}");
+    world.leads_to("one is unloaded", &[2]);
+    world.requests(3);
+
+    // By BIRD, which does not answer at first.
+    let node = &mut world.nodes[1];
+    node.turn_to_bird();
+    eventually("BIRD has the route", || node.bird_has_it());
+    assert!(node.stop());
+    assert!(node.bird_has_it(), "forwarding goes on");
+    end(node.speaker.as_mut().expect("it runs"));
+    let said = node.unload();
+    assert_eq!(said.status.code(), Some(1), "{}", stdout(&said));
+    assert!(stdout(&said).contains("data plane removed"), "{}", stdout(&said));
+    let words = stderr(&said);
+    assert!(words.contains(VIP) && words.contains("may still be announced by BIRD"), "{words}");
+    node.begin_bird();
+    eventually("BIRD has read the file again", || node.bird_has_it());
+    let said = node.unload();
+    assert!(said.status.success(), "{}", stderr(&said));
+    assert!(stdout(&said).contains("not announced any more by BIRD"), "{}", stdout(&said));
+    eventually("it is withdrawn", || !node.bird_has_it());
+    let again = stdout(&node.unload());
+    assert!(!again.contains("announced"), "{again}");
 }

@@ -158,6 +158,17 @@ fn one_command_makes_a_backend_ready_and_follows_the_balancer() {
     }
     common::reach_all(&lab, WEB4, 2);
     common::reach_all(&lab, WEB6, 2);
+    // What it says to others of itself follows what it does.
+    let second = start(&lab, lab.backend(0), "beside", &[]);
+    common::eventually("another one is refused", || {
+        let said = second.said();
+        said.contains("another weir agent (process") && said.contains("on eth0. One has")
+    });
+    drop(second);
+    let mut doctor = lab.backend(0).netns().command(WEIR).unwrap();
+    doctor.args(["doctor", "--backend", "--state-dir"]).arg(state(&lab, lab.backend(0)));
+    let found = common::stdout(&doctor.output().unwrap());
+    assert!(found.contains("looks after eth0"), "{found}");
     let mut held = common::hold_both(&lab, 40);
 
     // Another way to forward, under connections.

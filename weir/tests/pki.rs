@@ -135,3 +135,29 @@ fn an_authority_its_certificates_and_their_ends() {
     assert!(common::stderr(&refused).contains("it is not the key of"), "{refused:?}");
     assert!(!directory.join("b3.pem").exists() && !directory.join("b3.key").exists());
 }
+
+/// What docs/fleet.md says of an authority for a fleet's store, line by line.
+#[test]
+fn certificates_for_a_store_are_made_as_the_documentation_says() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("store");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fleet.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let lines: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("weir pki "))
+        .filter_map(|line| line.strip_suffix("--directory /etc/weir/store"))
+        .collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in lines {
+        good(&pki(&directory, line.trim_end()));
+    }
+    let shown = good(&pki(&directory, "list --json"));
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let roles: Vec<&str> =
+        shown.as_array().unwrap().iter().filter_map(|one| one["role"].as_str()).collect();
+    assert_eq!(roles, ["authority", "balancer", "agent"]);
+    let nameless = pki(&directory, "issue lb2 --role agent");
+    let said = common::stderr(&nameless);
+    assert!(said.contains("--address (where it is a balancer"), "{said}");
+}

@@ -6,6 +6,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Alone {
     listener: UnixListener,
+    told: Arc<Mutex<String>>,
 }
 
 impl Alone {
-    /// Takes the name, and tells whoever wants it later which interfaces are taken.
+    /// Takes the name, and tells whoever wants it later which interfaces are taken, or others when
+    /// [`tells`](Self::tells) says so.
     pub(crate) fn claim(interfaces: &[String]) -> Result<Self, Error> {
         let what = || "claim the network namespace".to_owned();
         let name = SocketAddr::from_abstract_name(NAME).context(what)?;
@@ -31,15 +34,23 @@ impl Alone {
             }
             bound => bound.context(what)?,
         };
-        let (told, own) = (interfaces.join(", "), listener.try_clone().context(what)?);
+        let own = listener.try_clone().context(what)?;
+        let told = Arc::new(Mutex::new(interfaces.join(", ")));
+        let tells = Arc::clone(&told);
         // Ends when the listener is shut down.
         thread::spawn(move || {
             for caller in own.incoming() {
                 let Ok(mut caller) = caller else { return };
+                let told = tells.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let _ = caller.write_all(told.as_bytes());
             }
         });
-        Ok(Self { listener })
+        Ok(Self { listener, told })
+    }
+
+    /// It has these interfaces from now on.
+    pub(crate) fn tells(&self, interfaces: &[String]) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = interfaces.join(", ");
     }
 }
 

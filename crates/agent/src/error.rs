@@ -28,8 +28,9 @@ pub enum Error {
     #[error(
         "another weir agent (process {pid}) runs in this network namespace, on {interfaces}. One has \
          all interfaces of it, as a connection's packets may come by one and leave by another: end \
-         it, and give one agent all of them with --interface, and all services with cookies with \
-         --service (it goes with --vip), or a file with --config"
+         it, and give one agent all balancers with --balancer, which say the rest; or, where they do \
+         not, all interfaces with --interface, and all services with cookies with --service (it goes \
+         with --vip), or a file with --config"
     )]
     Running {
         /// Its process.

@@ -79,11 +79,7 @@ impl Keeper {
     /// # Errors
     /// If the file is there and cannot be read.
     pub fn new(gate: Gate, file: PathBuf) -> io::Result<Self> {
-        let known = match files::read(&file) {
-            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => BTreeSet::new(),
-            Err(error) => return Err(error),
-        };
+        let known = written_down(&file)?;
         Ok(Self {
             gate,
             began: Instant::now(),
@@ -186,11 +182,7 @@ impl Keeper {
                          it is gone for good, stop weir, remove {file}, and start it again"
                     )
                 };
-                let told = match before.current(&self.known).await {
-                    Ok(current) => before.set(&current, &BTreeSet::new()).await,
-                    Err(error) => Err(error),
-                };
-                told.map_err(held)?;
+                before.withdraw(&self.known).await.map_err(held)?;
             }
             self.speaker = config.map(|config| (config.clone(), Speaker::new(config)));
             self.said.clear();
@@ -237,6 +229,34 @@ impl Keeper {
         self.announced = Some(wanted);
         Ok(())
     }
+}
+
+/// The routes that may be announced, as a file says that remembers them; none if there is no such file.
+///
+/// # Errors
+/// If it is there and cannot be read.
+pub fn written_down(file: &Path) -> io::Result<BTreeSet<Route>> {
+    match files::read(file) {
+        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Withdraws the routes that a file says may be announced, and writes down that none is. For whoever comes after a
+/// keeper that does not come back.
+///
+/// # Errors
+/// A sentence, if the speaker cannot be told, or that it was cannot be written down.
+pub async fn withdraw_all(config: &SpeakerConfig, file: &Path) -> Result<(), String> {
+    let named = |error: io::Error| format!("{}: {error}", file.display());
+    let known = written_down(file).map_err(named)?;
+    if known.is_empty() {
+        return Ok(());
+    }
+    let withdrawn = Speaker::new(config).withdraw(&known).await;
+    withdrawn.map_err(|error| error.to_string())?;
+    write_down(file, &BTreeSet::new()).map_err(named)
 }
 
 fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {

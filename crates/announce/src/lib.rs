@@ -22,6 +22,6 @@ mod route;
 mod speaker;
 
 pub use gate::{Fact, Facts, Gate, Verdict, Why};
-pub use keeper::{Keeper, LOOK_EVERY, Report, RouteReport, Wanted};
+pub use keeper::{Keeper, LOOK_EVERY, Report, RouteReport, Wanted, withdraw_all, written_down};
 pub use route::{Route, RouteError};
 pub use speaker::{Attributes, Community, CommunityError, Error, Speaker, SpeakerConfig};

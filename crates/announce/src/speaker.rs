@@ -110,6 +110,24 @@ impl fmt::Display for SpeakerConfig {
     }
 }
 
+impl SpeakerConfig {
+    /// How routes are withdrawn without weir; none: nobody has been told of any.
+    pub fn by_hand(&self) -> Option<String> {
+        match self {
+            Self::Gobgp { .. } => Some(
+                "`gobgp global rib del ROUTE` for each of them (with `-a ipv6` for one of IPv6)"
+                    .into(),
+            ),
+            Self::Bird { socket, file, .. } => Some(format!(
+                "remove {} and have BIRD read its configuration, `birdc -s {} configure`",
+                file.display(),
+                socket.display()
+            )),
+            Self::None => None,
+        }
+    }
+}
+
 /// What keeps a speaker from being told.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -201,6 +219,16 @@ impl Speaker {
                 Ok(())
             }
         }
+    }
+
+    /// Makes it announce none of `known` any more. Returns those that it did announce.
+    ///
+    /// # Errors
+    /// [`Error`]. What it announces then is to be asked.
+    pub async fn withdraw(&mut self, known: &BTreeSet<Route>) -> Result<BTreeSet<Route>, Error> {
+        let current = self.current(known).await?;
+        self.set(&current, &BTreeSet::new()).await?;
+        Ok(current)
     }
 }
 

@@ -282,10 +282,12 @@ pub enum Verb {
     /// Write a configuration from another balancer's: keepalived.conf, what `ipvsadm -S -n` prints, or the
     /// state file of cilium's load balancer. What has no counterpart is told, by line.
     Import(ImportOptions),
-    /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
-    /// while the instance runs; ends with 3 if nothing is loaded under the --name that is given.
+    /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends, and before it what
+    /// the instance has announced is withdrawn; ends with 1, and says what to do, if the speaker cannot be
+    /// told. Refused while the instance runs; ends with 3 if nothing is loaded under the --name that is given.
     Unload {
-        /// The configuration file, for the instance's name.
+        /// The configuration file, for the instance's name, and its speaker where it is not known by what
+        /// was in force.
         #[arg(long, conflicts_with = "name")]
         config: Option<PathBuf>,
         /// The instance's name; without it, the one that there is.

@@ -33,7 +33,8 @@ pub enum PkiVerb {
         #[arg(long)]
         role: PkiRole,
         /// Of an agent: the backend's own address, as the balancer has it; it speaks for no other. Of a
-        /// balancer: an address by which agents call it. May be given more than once.
+        /// balancer: an address by which agents call it. Of a balancer that a fleet's store is to know, which
+        /// is an agent's there: its own. May be given more than once.
         #[arg(long = "address", value_name = "ADDRESS", value_delimiter = ',')]
         addresses: Vec<IpAddr>,
         /// Of a balancer: a name by which agents call it. May be given more than once.
@@ -74,7 +75,7 @@ pub struct Place {
 pub enum PkiRole {
     /// It is called by agents.
     Balancer,
-    /// It calls balancers.
+    /// It calls balancers; or it is a balancer, and calls a fleet's store.
     Agent,
 }
 

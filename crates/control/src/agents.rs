@@ -11,6 +11,7 @@ use crate::pace::Pace;
 use crate::tables::Shelf;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,7 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 use weir_rpc::message::{self, Fault};
-use weir_rpc::tls::{Identity, now};
+use weir_rpc::tls::{Identity, not_let_in, now};
 use weir_rpc::{
     Balancer, BalancerServer, Collect, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, TABLE_PART,
     TableAsked, TablePart, Tables, TablesServer, from_agent, from_balancer,
@@ -194,7 +195,7 @@ impl Served {
         let server = tokio::spawn(server);
         let (callers, places) =
             (Arc::new(Semaphore::new(CALLERS)), Arc::new(Semaphore::new(SESSIONS)));
-        let mut tls = tls;
+        let (mut tls, mut ca) = (tls, agents.ca.clone());
         let mut tick = interval(TELL_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -206,7 +207,7 @@ impl Served {
                     // The files may be others, or have been renewed. Sessions go on.
                     match now.files().server() {
                         Ok(renewed) => {
-                            tls = TlsAcceptor::from(renewed);
+                            (tls, ca) = (TlsAcceptor::from(renewed), now.ca);
                             trouble.send_replace(None);
                         }
                         Err(error) => {
@@ -223,8 +224,10 @@ impl Served {
                     // What could not be read is tried again.
                     let unread = trouble.borrow().is_some();
                     let now = wanted.borrow().clone().filter(|_| unread);
-                    if let Some(Ok(renewed)) = now.map(|now| now.files().server()) {
-                        tls = TlsAcceptor::from(renewed);
+                    if let Some(now) = now
+                        && let Ok(renewed) = now.files().server()
+                    {
+                        (tls, ca) = (TlsAcceptor::from(renewed), now.ca);
                         trouble.send_replace(None);
                     }
                     continue;
@@ -238,9 +241,10 @@ impl Served {
             let Ok(caller) = Arc::clone(&callers).try_acquire_owned() else { continue };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
             let (tls, let_in, refused) = (tls.clone(), let_in.clone(), Arc::clone(&self.refused));
+            let ca = ca.clone();
             tokio::spawn(async move {
                 let _caller = caller;
-                match timeout(PATIENCE, handshake(tls, stream, from)).await {
+                match timeout(PATIENCE, handshake((tls, &ca), stream, from)).await {
                     Ok(Ok((stream, caller))) => {
                         let _ = let_in.send(Ok(LetIn { stream, caller, _place: place })).await;
                     }
@@ -255,13 +259,14 @@ impl Served {
     }
 }
 
+/// `ca`: the authorities that a caller's certificate is held against.
 async fn handshake(
-    tls: TlsAcceptor,
+    (tls, ca): (TlsAcceptor, &Path),
     stream: TcpStream,
     from: SocketAddr,
 ) -> Result<(TlsStream<TcpStream>, Caller), String> {
     let _ = stream.set_nodelay(true);
-    let stream = tls.accept(stream).await.map_err(|error| error.to_string())?;
+    let stream = tls.accept(stream).await.map_err(|error| not_let_in(&error, ca))?;
     let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
     let identity = shown.and_then(|first| Identity::of(first));
     let identity = identity.ok_or("its certificate cannot be read")?;

@@ -45,6 +45,7 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
     use weir_fleet::{FleetError, TlsFiles};
+    use weir_rpc::pki::{Request, Role, init, issue};
 
     #[test]
     fn a_certificate_for_the_store_is_named_with_its_file() {
@@ -96,6 +97,35 @@ mod tests {
         // It is shown to nobody.
         store.endpoints = vec!["http://10.0.0.9:2379".into()];
         assert_eq!(warning_for_store(&store), None);
+    }
+
+    #[test]
+    fn a_store_is_told_with_the_doubt_that_it_trusts_another_authority() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = |name: &str| {
+            let home = folder.path().join(name);
+            let ca = init(&home, "fleet", 30).expect("an authority").certificate;
+            let addresses = vec!["192.0.2.9".parse().expect("an address")];
+            let (name, hosts) = ("lb1".into(), Vec::new());
+            let request = Request { name, role: Role::Agent, addresses, hosts, days: 20 };
+            (issue(&home, &home, &request).expect("a certificate"), ca)
+        };
+        let ((own, ca), (_, other)) = (made("own"), made("other"));
+        for (ca, is_doubted) in [(ca, false), (other, true)] {
+            let (certificate, key) = (Some(own.certificate.clone()), Some(own.key.clone()));
+            let store = StoreConfig {
+                endpoints: vec!["https://10.0.0.9:2379".into()],
+                prefix: "/weir".into(),
+                tls: TlsFiles { ca: Some(ca), certificate, key },
+                user: None,
+                password_file: None,
+                wait: Duration::from_secs(3),
+                withdraw_after: None,
+            };
+            let failed = FleetError::Unreachable("canceled".into()).by(&store).to_string();
+            let words = "lb1.pem is not signed by an authority in ";
+            assert_eq!(failed.contains(words), is_doubted, "{failed}");
+        }
     }
 
     #[test]

@@ -4,12 +4,10 @@ use crate::api::Client;
 use crate::config::Config;
 use crate::engine::announced_file;
 use anyhow::Context;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use weir_announce::{Report, Route, Speaker, SpeakerConfig};
-use weir_host::files;
+use weir_announce::{Report, Speaker, SpeakerConfig, written_down};
 
 /// From one question to the next.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -81,15 +79,7 @@ impl Guard {
     }
 
     async fn withdraw(&self) -> anyhow::Result<usize> {
-        let file = || self.file.display().to_string();
-        let known: BTreeSet<Route> = match files::read(&self.file) {
-            Ok(text) => serde_json::from_slice(&text).with_context(file)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
-            Err(error) => return Err(error).with_context(file),
-        };
-        let mut speaker = Speaker::new(&self.speaker);
-        let current = speaker.current(&known).await?;
-        speaker.set(&current, &BTreeSet::new()).await?;
-        Ok(current.len())
+        let known = written_down(&self.file).with_context(|| self.file.display().to_string())?;
+        Ok(Speaker::new(&self.speaker).withdraw(&known).await?.len())
     }
 }

@@ -151,8 +151,17 @@ pub fn other_name(name: &str, run_dir: &Path) -> Option<String> {
     others.into_iter().filter(|other| other != name).find(here)
 }
 
+/// What was in force last in a run directory whose instance does not run, if that is known and can be read. For whoever
+/// holds its lock.
+pub fn in_force(run_dir: &Path) -> Option<Config> {
+    let history = History::open(&dir_of(run_dir));
+    let text = history.text(history.current()?.number).ok()?;
+    let name = history.file().map(|file| file.display().to_string()).unwrap_or_default();
+    Config::parse_kept(&text, &name, None, Some(&kept_lists(run_dir))).ok()
+}
+
 /// Where the run directory of an instance is, as is noted beside its pins.
-fn noted(pins: &Path) -> Option<PathBuf> {
+pub fn noted(pins: &Path) -> Option<PathBuf> {
     let words = fs::read_link(pins.join(NOTE)).ok()?.into_os_string().into_string().ok()?;
     words.strip_prefix(WORDS).map(PathBuf::from)
 }

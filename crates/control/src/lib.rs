@@ -27,6 +27,7 @@ pub mod snapshot;
 pub mod stdio;
 pub mod store;
 pub mod tables;
+pub mod unload;
 
 #[cfg(test)]
 mod testnet;

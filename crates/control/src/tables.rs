@@ -3,12 +3,14 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
+use tonic::Status;
 use tonic::transport::Channel;
-use weir_rpc::dial::dial;
-use weir_rpc::tls::Files;
+use weir_rpc::dial::{DialError, Shown, dial_and_look, resolve};
+use weir_rpc::tls::{Files, refusal, with_causes};
 use weir_rpc::{TABLE_PART, TableAsked, TablesClient};
 use weir_steering::digest_of;
 
@@ -91,26 +93,40 @@ pub async fn get(wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
     Err(why.join("; "))
 }
 
-async fn connect(peer: &str, files: &Files) -> Result<Channel, String> {
+async fn connect(peer: &str, files: &Files) -> Result<(Channel, Shown), String> {
     let (host, port) = peer.rsplit_once(':').ok_or("it is no host with a port")?;
-    let port = port.parse().map_err(|_| "it is no host with a port")?;
-    let channel = dial(host.trim_matches(['[', ']']), port, files, |endpoint| endpoint);
+    let port = port.parse::<u16>().map_err(|_| "it is no host with a port")?;
+    let host = host.trim_matches(['[', ']']);
+    let channel =
+        async { dial_and_look(host, resolve(host, port).await?, files, |endpoint| endpoint).await };
     let late = |_| "no answer in time".to_owned();
-    timeout(PATIENCE, channel).await.map_err(late)?.map_err(|error| {
-        let mut last: &dyn Error = &error;
+    timeout(PATIENCE, channel).await.map_err(late)?.map_err(|error: DialError| {
+        let mut last: &(dyn Error + 'static) = &error;
         while let Some(source) = last.source() {
             last = source;
         }
-        last.to_string()
+        let alert = last.downcast_ref::<io::Error>().and_then(refusal);
+        alert.unwrap_or_else(|| last.to_string())
     })
 }
 
+/// What another balancer says, or why it says nothing.
+fn in_words(status: &Status, shown: &Shown, files: &Files) -> String {
+    match shown.refusal().filter(|_| status.source().is_some()) {
+        Some(why) => match files.foreign() {
+            Some(foreign) => format!("{why}; {foreign}"),
+            None => why,
+        },
+        None => with_causes(status.message().to_owned(), status),
+    }
+}
+
 async fn get_from(peer: &str, wish: &Wish, files: &Files) -> Result<Vec<u8>, String> {
-    let mut client =
-        TablesClient::new(connect(peer, files).await?).max_decoding_message_size(2 * TABLE_PART);
+    let (channel, shown) = connect(peer, files).await?;
+    let mut client = TablesClient::new(channel).max_decoding_message_size(2 * TABLE_PART);
     let asked = TableAsked { service: wish.service.clone(), digest: wish.digest.clone() };
     let late = |_| "no answer in time".to_owned();
-    let said = |status: tonic::Status| status.message().to_owned();
+    let said = |status: Status| in_words(&status, &shown, files);
     let answer = timeout(PATIENCE, client.table(asked)).await.map_err(late)?.map_err(said)?;
     let (mut parts, mut bytes) = (answer.into_inner(), Vec::new());
     while let Some(part) = timeout(PATIENCE, parts.message()).await.map_err(late)?.map_err(said)? {
@@ -206,7 +222,7 @@ mod tests {
                 next: 0,
             };
             let hello = FromAgent { what: Some(from_agent::What::Hello(hello)) };
-            let channel = connect(&peers[0], &balancer).await.expect("TLS lets it in");
+            let (channel, _) = connect(&peers[0], &balancer).await.expect("TLS lets it in");
             let mut client = BalancerClient::new(channel);
             let said = client.speak(tokio_stream::iter([hello])).await.expect("it is heard");
             let refused = said.into_inner().message().await.expect_err("no agent's");

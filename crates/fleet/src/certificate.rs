@@ -4,7 +4,7 @@
 use crate::{FleetError, StoreConfig};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use weir_rpc::tls::{Identity, TlsError};
+use weir_rpc::tls::{Files, Identity, TlsError};
 
 impl StoreConfig {
     /// The file of this balancer's own certificate, if it shows one.
@@ -22,6 +22,14 @@ impl StoreConfig {
         Ok(Some((whose, Identity::of_file(file)?)))
     }
 
+    /// That the authority of the store's certificates has not signed its own one, in words, if it is so and all can be
+    /// read. A store may take others' than that.
+    fn foreign(&self) -> Option<String> {
+        let certificate = self.own_certificate()?.to_owned();
+        let (key, ca) = (self.tls.key.clone()?, self.tls.ca.clone()?);
+        Files { certificate, key, ca }.foreign()
+    }
+
     /// Why its own certificate does not hold now, if it is there and does not.
     pub fn lapsed(&self) -> Option<String> {
         let (whose, own) = self.identity().ok().flatten()?;
@@ -36,14 +44,17 @@ impl StoreConfig {
 }
 
 impl FleetError {
-    /// The same of a store that cannot be reached with this balancer's certificate, where that does not hold.
+    /// The same of a store that cannot be reached with this balancer's certificate, where that does not hold, or is of
+    /// another authority.
     #[must_use]
     pub fn by(self, config: &StoreConfig) -> Self {
         match self {
-            Self::Unreachable(why) => Self::Unreachable(match config.lapsed() {
-                Some(lapsed) => format!("{why}; {lapsed}"),
-                None => why,
-            }),
+            Self::Unreachable(why) => {
+                Self::Unreachable(match config.lapsed().or_else(|| config.foreign()) {
+                    Some(doubt) => format!("{why}; {doubt}"),
+                    None => why,
+                })
+            }
             other => other,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use weir_rpc::tls::with_causes;
 
 /// Why something cannot be shared, or is not followed.
 #[derive(Debug, thiserror::Error)]
@@ -120,20 +121,6 @@ impl From<etcd_client::Error> for FleetError {
             error => Self::Unreachable(error.to_string()),
         }
     }
-}
-
-/// Words for an error, with all that it comes of: only the last of it names a certificate, or an address.
-fn with_causes(mut words: String, error: &dyn std::error::Error) -> String {
-    let mut cause = error.source();
-    while let Some(one) = cause {
-        let said = one.to_string();
-        // Many say themselves what they come of.
-        if !words.contains(&said) {
-            words = format!("{words}: {said}");
-        }
-        cause = one.source();
-    }
-    words
 }
 
 #[cfg(test)]

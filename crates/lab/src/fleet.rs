@@ -333,10 +333,11 @@ impl Fleet {
         self.set_port(member, "up")?;
         let netns = self.lab.front(member);
         let weir = self.balancers[member].program();
+        // First, as a machine that comes back knows of no routes that were announced, nor does its speaker run yet.
+        let _ = fs::remove_dir_all(self.balancers[member].run_dir());
         let mut unload = netns.command(weir)?;
         unload.args(["unload", "--name", self.balancers[member].name()]);
         process::run(unload, "")?;
-        let _ = fs::remove_dir_all(self.balancers[member].run_dir());
         fs::create_dir_all(self.balancers[member].run_dir())
             .doing(|| "creating a run directory".into())?;
         if let Some(bgp) = &self.bgp {

@@ -181,7 +181,7 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
         Role::Agent if addresses.is_empty() => {
             return Err(PkiError::Useless(
                 "an agent speaks for the backends whose addresses its certificate names: give them \
-                 with --address",
+                 with --address (where it is a balancer that calls a fleet's store, its own)",
             ));
         }
         Role::Agent if !hosts.is_empty() => {

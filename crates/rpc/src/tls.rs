@@ -6,9 +6,11 @@
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -119,6 +121,70 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
+/// What takes certificates that an authority of this file has signed.
+fn verifier(ca: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let (roots, provider) = (Arc::new(roots(ca)?), Arc::new(ring::default_provider()));
+    WebPkiClientVerifier::builder_with_provider(roots, provider)
+        .build()
+        .map_err(|error| TlsError::Authority { path: ca.to_owned(), why: error.to_string() })
+}
+
+/// Whether a certificate was refused since none of the known authorities has signed it: one that is called the same as
+/// who did has another key.
+fn is_of_another(error: &rustls::Error) -> bool {
+    use CertificateError::{BadSignature, UnknownIssuer};
+    matches!(error, rustls::Error::InvalidCertificate(BadSignature | UnknownIssuer))
+}
+
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+/// Why a caller was not let in, in words. `ca`: the authorities that its certificate was held against.
+pub fn not_let_in(error: &io::Error, ca: &Path) -> String {
+    match of_tls(error) {
+        Some(inner) if is_of_another(inner) => {
+            format!("its certificate is not signed by an authority in {}", ca.display())
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// What the other side says of the certificate that it was shown, if this error is an alert of it about that (RFC 8446,
+/// section 6).
+pub fn refusal(error: &io::Error) -> Option<String> {
+    let Some(rustls::Error::AlertReceived(alert)) = of_tls(error) else { return None };
+    let why = match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it is not of an authority that is trusted there"
+        }
+        AlertDescription::CertificateExpired => "it does not hold now, by the clock there",
+        AlertDescription::CertificateRequired => "none was shown",
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::AccessDenied => "it is not taken there",
+        _ => return None,
+    };
+    Some(format!("the other side has refused the certificate that it was shown: {why} ({alert:?})"))
+}
+
+/// Words for an error, with all that it comes of, each once: only the last of it names a certificate, or an address.
+pub fn with_causes(mut words: String, error: &dyn Error) -> String {
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let alert = one.downcast_ref::<io::Error>().and_then(refusal);
+        let said = alert.unwrap_or_else(|| one.to_string());
+        // Many say themselves what they come of.
+        if !words.contains(&said) {
+            words = format!("{words}: {said}");
+        }
+        cause = one.source();
+    }
+    words
+}
+
 impl Files {
     fn pair(&self, error: impl ToString) -> TlsError {
         let Self { certificate, key, .. } = self.clone();
@@ -130,17 +196,10 @@ impl Files {
     /// # Errors
     /// [`TlsError`].
     pub fn server(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(
-            Arc::new(roots(&self.ca)?),
-            provider.clone(),
-        )
-        .build()
-        .map_err(|error| TlsError::Authority { path: self.ca.clone(), why: error.to_string() })?;
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| self.pair(error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifier(&self.ca)?)
             .with_single_cert(certificates(&self.certificate)?, key(&self.key)?)
             .map_err(|error| self.pair(error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -160,6 +219,18 @@ impl Files {
             .map_err(|error| self.pair(error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
+    }
+
+    /// That none of the authorities whose certificates are taken from the other side has signed the own one, in words,
+    /// if it is so and the files can be read. It may be meant: the other side says whom it trusts.
+    pub fn foreign(&self) -> Option<String> {
+        let (verifier, chain) = (verifier(&self.ca).ok()?, certificates(&self.certificate).ok()?);
+        let (own, between) = chain.split_first()?;
+        let judged = verifier.verify_client_cert(own, between, UnixTime::now());
+        judged.is_err_and(|error| is_of_another(&error)).then(|| {
+            let (certificate, ca) = (self.certificate.display(), self.ca.display());
+            format!("{certificate} is not signed by an authority in {ca}")
+        })
     }
 
     /// What its own certificate says.

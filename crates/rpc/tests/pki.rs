@@ -74,6 +74,19 @@ fn both_sides_know_each_other() {
     authority(other);
     assert!(speak(&lb, &files(other, "b0", own), "10.0.0.9").is_err());
     assert!(speak(&lb, &files(own, "b0", other), "10.0.0.9").is_err());
+    // Which each of them can tell before it speaks.
+    assert_eq!([&lb, &b0].map(|own| own.foreign()), [None, None]);
+    for (from, ca) in [(other, own), (own, other)] {
+        let said = files(from, "b0", ca).foreign().expect("it is another's");
+        let (certificate, ca) = (from.join("b0.pem"), ca.join("ca.pem"));
+        let (certificate, ca) = (certificate.display(), ca.display());
+        assert_eq!(said, format!("{certificate} is not signed by an authority in {ca}"));
+    }
+    // While an authority takes the place of another, there are two in one file.
+    let both = elsewhere.path().join("both.pem");
+    let texts = [own, other].map(|one| std::fs::read_to_string(one.join("ca.pem")).unwrap());
+    std::fs::write(&both, texts.concat()).unwrap();
+    assert_eq!(Files { ca: both, ..files(other, "b0", own) }.foreign(), None);
     // Ended, as one is that holds for no day.
     let ended = Request { days: 0, ..request("late", Role::Agent, BACKEND) };
     pki::issue(own, own, &ended).unwrap();

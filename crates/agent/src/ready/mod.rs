@@ -205,8 +205,8 @@ pub struct Ready {
     /// How they are written; none: not at all.
     stamping: Option<Options>,
     waiting: Waiting,
-    /// Held as long as this is the network namespace's agent.
-    _alone: Alone,
+    /// Held as long as this is the network namespace's agent; tells others what it looks after.
+    alone: Alone,
 }
 
 impl Ready {
@@ -247,11 +247,7 @@ impl Ready {
     pub fn take_over(interfaces: &[String], directory: &Path, say: Say<'_>) -> Result<Self, Error> {
         // All that can be wrong with names is found before anything is changed.
         crate::attach::find(interfaces)?;
-        let claimed = match interfaces.is_empty() {
-            true => vec!["none yet: balancers say which".to_owned()],
-            false => interfaces.to_vec(),
-        };
-        let alone = Alone::claim(&claimed)?;
+        let alone = Alone::claim(&claimed(interfaces))?;
         let state = State::read(directory)?;
         if !state.changes().is_empty() {
             let path = state.path().display();
@@ -273,7 +269,7 @@ impl Ready {
             timestamps: None,
             stamping: None,
             waiting: Waiting::default(),
-            _alone: alone,
+            alone,
         })
     }
 
@@ -310,6 +306,7 @@ impl Ready {
             return loaded;
         }
         self.wanted = wanted.clone();
+        self.alone.tells(&claimed(&wanted.interfaces));
         let mut result = self.restamp(timestamps);
         let left: Vec<Change> = self.state.changes().to_vec();
         for change in left.iter().rev().filter(|_| !keeps) {
@@ -598,6 +595,14 @@ impl Ready {
             }
         }
         result.and(undo_all(&mut self.state, say))
+    }
+}
+
+/// What another agent, or a doctor, is told of the interfaces that this one has.
+fn claimed(interfaces: &[String]) -> Vec<String> {
+    match interfaces {
+        [] => vec!["none just now: balancers say which".to_owned()],
+        _ => interfaces.to_vec(),
     }
 }
 

@@ -36,7 +36,7 @@ use roster::Roster;
 use session::News;
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -69,16 +69,19 @@ impl FromStr for Balancer {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::Balancer(text.to_owned());
-        if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let within = |text: &str| {
+            text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+        };
+        if let Some(address) = within(text).or_else(|| text.parse().ok()) {
             return Ok(Self { host: address.to_string(), port: PORT });
         }
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)),
             None => (text, Some(PORT)),
         };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        weir_rpc::tls::server_name(host).map_err(|_| wrong())?;
-        Ok(Self { host: host.to_owned(), port: port.ok_or_else(wrong)? })
+        let host = within(host).map_or_else(|| host.to_owned(), |address| address.to_string());
+        weir_rpc::tls::server_name(&host).map_err(|_| wrong())?;
+        Ok(Self { host, port: port.ok_or_else(wrong)? })
     }
 }
 
@@ -273,7 +276,12 @@ pub fn look_at(files: &Files) -> Result<Vec<String>, Error> {
     }
     let ca = Identity::of_file(&files.ca)?;
     let both = [(&files.certificate, identity), (&files.ca, ca)];
-    Ok(both.into_iter().filter_map(|(path, one)| holds::warning(path, &one)).collect())
+    let ends = both.into_iter().filter_map(|(path, one)| holds::warning(path, &one));
+    // A balancer says itself whom it trusts.
+    let foreign = files.foreign().map(|foreign| {
+        format!("{foreign}: a balancer that trusts the same authority does not take it")
+    });
+    Ok(ends.chain(foreign).collect())
 }
 
 #[cfg(test)]
@@ -292,6 +300,10 @@ mod tests {
         assert_eq!(read("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:4479"));
         assert_eq!(read("lb").as_deref(), Some("lb:4479"));
         for text in ["", ":80", "lb:0", "lb:", "lb:70000", "a b:80", "http://lb:80"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        // Brackets are around an address of IPv6, and there are two.
+        for text in ["[::1", "::1]", "[::1:80", "::1]:80", "[[::1]]", "[10.0.0.1]", "[lb]:80"] {
             assert_eq!(read(text), None, "{text}");
         }
     }

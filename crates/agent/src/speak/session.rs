@@ -9,17 +9,18 @@ use super::log::Change;
 use super::{Balancer, Common};
 use crate::error::Error;
 use std::collections::{HashMap, HashSet};
-use std::error::Error as _;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
-use weir_rpc::dial::{Shown, dial_and_look};
+use weir_rpc::dial::{Shown, dial_and_look, resolve};
 use weir_rpc::message::{self, Balancers, Connection, Kind};
+use weir_rpc::tls::with_causes;
 use weir_rpc::written::{self, Writer, Written};
 use weir_rpc::{
     Collected, DumpBegin, DumpEnd, Dumped, Endpoints, FromAgent, FromBalancer, Health, Hello, Load,
@@ -36,6 +37,8 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 const AWAY_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for a connection, for TLS, and for the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A name that is not resolved by then is said to be so: whoever is asked may never answer.
+const UNRESOLVED: Duration = Duration::from_secs(1);
 /// A balancer that is silent is asked whether it is there; without an answer in so long it is not.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const ALIVE_WITHIN: Duration = Duration::from_secs(3);
@@ -52,17 +55,7 @@ struct Ended(String);
 
 impl<E: std::error::Error> From<E> for Ended {
     fn from(error: E) -> Self {
-        let mut said = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let more = error.to_string();
-            // Many say what their cause says.
-            if !said.contains(&more) {
-                said = format!("{said}: {more}");
-            }
-            cause = error.source();
-        }
-        Self(said)
+        Self(with_causes(error.to_string(), &error))
     }
 }
 
@@ -87,6 +80,8 @@ pub(super) struct Session {
     number: usize,
     balancer: Balancer,
     common: Arc<Common>,
+    /// It was said that its name is not resolved.
+    unresolved: AtomicBool,
 }
 
 /// The number of a connection's endpoint, and its port if that does not say it.
@@ -108,7 +103,7 @@ struct Open<'a> {
 
 impl Session {
     pub fn new(number: usize, balancer: Balancer, common: Arc<Common>) -> Self {
-        Self { number, balancer, common }
+        Self { number, balancer, common, unresolved: AtomicBool::new(false) }
     }
 
     fn say(&self, what: std::fmt::Arguments<'_>) {
@@ -157,7 +152,20 @@ impl Session {
                 .keep_alive_timeout(ALIVE_WITHIN)
                 .keep_alive_while_idle(true)
         };
-        Ok(dial_and_look(host, *port, &self.common.options.files, alive).await?)
+        let places = {
+            let mut found = pin!(resolve(host, *port));
+            tokio::select! {
+                places = &mut found => places,
+                () = sleep(UNRESOLVED) => {
+                    if !self.unresolved.swap(true, Ordering::Relaxed) {
+                        self.say(format_args!("the name {host} is not resolved yet; waits for it"));
+                    }
+                    found.await
+                }
+            }
+        }?;
+        self.unresolved.store(false, Ordering::Relaxed);
+        Ok(dial_and_look(host, places, &self.common.options.files, alive).await?)
     }
 
     fn addresses(&self) -> Result<Vec<IpAddr>, Ended> {
@@ -215,7 +223,9 @@ impl Session {
         };
         let _ = to.try_send(FromAgent { what: Some(from_agent::What::Hello(hello)) }.into());
         let messages = ReceiverStream::new(messages);
-        let answer = written::speak(channel, messages).await.map_err(refused)?;
+        let answer = written::speak(channel, messages).await;
+        let refused = |status| refused(status, &shown);
+        let answer = answer.map_err(refused)?;
         let mut answers = answer.into_inner();
         let silent = || ended("it does not answer");
         let first = timeout(PATIENCE, answers.message()).await.map_err(|_| silent())?;
@@ -269,7 +279,7 @@ impl Session {
 }
 
 /// What a balancer says that ends a session.
-fn refused(status: tonic::Status) -> Ended {
+fn refused(status: tonic::Status, shown: &Shown) -> Ended {
     match status.code() {
         tonic::Code::PermissionDenied
         | tonic::Code::InvalidArgument
@@ -278,8 +288,12 @@ fn refused(status: tonic::Status) -> Ended {
         | tonic::Code::DeadlineExceeded
         | tonic::Code::Unauthenticated => ended(format!("refused: {}", status.message())),
         _ => {
-            let cause = status.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
-            ended(format!("the session broke: {}{cause}", status.message()))
+            let words = format!("the session broke: {}", status.message());
+            let words = with_causes(words, &status);
+            match shown.refusal().filter(|why| !words.contains(why)) {
+                Some(why) => ended(format!("{words}: {why}")),
+                None => ended(words),
+            }
         }
     }
 }

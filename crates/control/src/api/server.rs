@@ -41,6 +41,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
+use weir_rpc::tls::not_let_in;
 
 /// Connections at once, of each listener.
 const PLACES: usize = 256;
@@ -474,11 +475,11 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router, common: Arc<C
                 continue;
             }
         };
-        let (router, acceptor) = (router.clone(), acceptor.clone());
+        let (router, acceptor, ca) = (router.clone(), acceptor.clone(), wanted.client_ca.clone());
         crowd.take(move |seat| async move {
             let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return warn_of(from, &error.to_string()),
+                Ok(Err(error)) => return warn_of(from, &not_let_in(&error, &ca)),
                 Err(_) => return warn_of(from, "it takes too long"),
             };
             let certificates = stream.get_ref().1.peer_certificates();

@@ -168,26 +168,36 @@ pub(super) fn native(interface: &Interface, driver: &str, mode: XdpMode) -> Find
     }
 }
 
-/// A frame sent back with XDP_TX on a veth is lost unless its peer runs an XDP program too.
+/// A frame sent back with XDP_TX on a veth is lost unless its peer runs an XDP program, or has GRO on. By GRO alone it
+/// is not for long: when programs of this end come and go, as with a restart, the peer's queue may stand still for good.
 fn peer(interface: &Interface) -> Finding {
     let name = &interface.name;
     let peer = interface.link.and_then(|index| neigh::interface_by_index(index).ok());
-    if let Some(peer) = &peer
-        && peer.xdp
-    {
-        return Finding::ok("veth-peer", format!("{name}: its peer {} runs XDP", peer.name));
-    }
-    let (what, other) = match &peer {
-        Some(peer) => (format!("its peer {} runs no XDP program", peer.name), peer.name.as_str()),
-        None => ("its peer is in another network namespace".to_owned(), "PEER"),
-    };
-    Finding::warn(
-        "veth-peer",
-        format!("{name}: {what}; frames sent back are lost unless the peer runs one"),
+    let mend = |peer: &str| {
         format!(
-            "attach a program that returns XDP_PASS to the peer: ip link set {other} xdp obj pass.o"
-        ),
-    )
+            "attach a program that returns XDP_PASS to the peer: ip link set {peer} xdp obj pass.o; where frames stand \
+             still and it has GRO on, ethtool -K {peer} gro off; ethtool -K {peer} gro on lets them go on until the next time"
+        )
+    };
+    let Some(peer) = peer else {
+        let detail = format!(
+            "{name}: its peer is in another network namespace; without an XDP program there frames sent back are lost, \
+             at once, or where it has GRO on from some restart of weir run on"
+        );
+        return Finding::warn("veth-peer", detail, mend("PEER"));
+    };
+    let other = &peer.name;
+    if peer.xdp {
+        return Finding::ok("veth-peer", format!("{name}: its peer {other} runs XDP"));
+    }
+    let what = match ethtool::gro(other) {
+        Some(true) => {
+            "but has GRO on: frames sent back get through until weir run is started again, and may then be lost for good"
+        }
+        _ => "and has GRO off: frames sent back are lost",
+    };
+    let detail = format!("{name}: its peer {other} runs no XDP program, {what}");
+    Finding::fail("veth-peer", detail, mend(other))
 }
 
 pub(super) fn offloads(name: &str, lro: Option<bool>, gro: Option<bool>, mode: XdpMode) -> Finding {

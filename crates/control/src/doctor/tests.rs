@@ -285,9 +285,15 @@ fn a_veth_whose_peer_is_here_too() {
         &found,
         "veth-peer",
         1,
-        Verdict::Warn,
-        &["its peer eth1 runs no XDP program", "set eth1 xdp"],
+        Verdict::Fail,
+        &["its peer eth1 runs no XDP program", "frames sent back are lost", "set eth1 xdp"],
     );
+    // That is enough until the queue stands still.
+    let on = site.lb.command("ethtool").unwrap().args(["-K", "eth1", "gro", "on"]).status();
+    assert!(on.unwrap().success());
+    let found = site.examine("[balancer]\ninterfaces = [\"eth0\"]");
+    let words = ["until weir run is started again", "ethtool -K eth1 gro off"];
+    expect(&found, "veth-peer", 1, Verdict::Fail, &words);
     let found = site.examine("[balancer]\ninterfaces = [\"eth0\"]\nmode = \"generic\"");
     expect(&found, "veth-peer", 0, Verdict::Ok, &[]);
     expect(&found, "driver", 1, Verdict::Warn, &["generic mode", "mode = \"auto\""]);

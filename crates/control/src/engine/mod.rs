@@ -451,11 +451,12 @@ fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(
     Ok(())
 }
 
-/// Removes the data plane that an instance has left in the kernel. Returns whether there was one.
+/// Removes the data plane that an instance has left in the kernel. Returns whether there was one. What is to be done
+/// before that, while nobody can start the instance, is `first`.
 ///
 /// # Errors
 /// [`EngineError::Busy`] if the instance is running; nothing has changed then.
-pub fn unload(name: &str) -> Result<bool, EngineError> {
+pub fn unload(name: &str, first: impl FnOnce()) -> Result<bool, EngineError> {
     if !crate::config::is_instance_name(name) {
         return Err(EngineError::Invalid(format!(
             "{name:?} is not the name of an instance; use 1 to 32 of a-z, 0-9 and -"
@@ -475,6 +476,7 @@ pub fn unload(name: &str) -> Result<bool, EngineError> {
         ),
         error => error.into(),
     })?;
+    first();
     KernelPlane::unload(&directory).plane()?;
     Ok(true)
 }

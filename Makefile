@@ -4,6 +4,8 @@ METHOD := $(if $(FLEET),cheetah,concury)
 SECONDS := 30
 EVENTS := 500
 KILLS := 200
+HELD := 100000
+SYNS := 8000000
 MINUTES := 60
 ONLY :=
 FRAMES := 1000000
@@ -19,7 +21,7 @@ RUNS := 10
 # Only a plane over DPDK needs its packages, and a program that is linked to them.
 DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills soak-accounting upgrade-test install-test container-test fuzz mutations p4-test kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills soak-flood soak-accounting upgrade-test install-test container-test fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -41,6 +43,8 @@ help:
 	@echo '            one history of faults under connections'
 	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
 	@echo '            SIGKILLs at random moments of changes of method, pool and file under connections'
+	@echo 'make soak-flood [HELD=100000] [SYNS=8000000]'
+	@echo '            HELD connections, and a tenth as many that begin meanwhile, through a flood and changes'
 	@echo 'make soak-accounting [MINUTES=60] [ONLY=every_packet_is_counted_once] [WEIR_SEED=N]'
 	@echo '            what drivers received is what was forwarded, left to the kernel and dropped, by five ways to'
 	@echo '            backends (ONLY one of them), each for so long'
@@ -98,6 +102,10 @@ soak-faults:
 soak-kills:
 	@scripts/setup test
 	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
+
+soak-flood:
+	@scripts/setup test
+	@WEIR_HELD=$(HELD) WEIR_SYNS=$(SYNS) cargo test --locked --release -p weir --test flood connections_outlive -- --nocapture
 
 soak-accounting:
 	@scripts/setup test

@@ -3,11 +3,16 @@
 mod common;
 
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{WEB4, WEB6};
+use common::{Held, WEB4, WEB6};
+use nix::sched::{CloneFlags, unshare};
+use weir_lab::topology::client4;
 use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec};
 
 /// What a change has room for, of the flows that begin meanwhile.
@@ -238,6 +243,142 @@ fn connections_that_begin_in_a_flood_are_safe() {
     assert_eq!(web["refused_states"].as_u64(), Some(0));
     balancer.command(&["backend", "weight", "web4", "b2", "5"]).unwrap();
     common::assert_unbroken(&mut held, "after a flood", &balancer);
+}
+
+/// Connections of one thread, which has open files of its own: of these a process has some 20,000 in many places.
+struct Lane {
+    ask: mpsc::Sender<()>,
+    said: mpsc::Receiver<Vec<String>>,
+}
+
+/// The first port of a lane's connections, and how many a lane has at most.
+const FIRST_PORT: u16 = 20_000;
+const LANE: usize = 15_000;
+
+impl Lane {
+    /// Begins so many connections from an address of a client.
+    fn begin(lab: &Lab, (client, address): (usize, usize), count: usize) -> Self {
+        let (ask, asked) = mpsc::channel();
+        let (say, said) = mpsc::channel();
+        let from = client4(client, address);
+        let work = move || {
+            unshare(CloneFlags::CLONE_FILES).expect("open files of its own");
+            let ports = (FIRST_PORT..).take(count);
+            let opened = ports.map(|port| Held::open(SocketAddr::from((from, port)), WEB4));
+            let mut held = opened.collect::<io::Result<Vec<_>>>().expect("a connection");
+            let _ = say.send(Vec::new());
+            while asked.recv().is_ok() {
+                let _ = say.send(held.iter_mut().filter_map(Held::trouble).collect());
+            }
+        };
+        lab.clients()[client].spawn(work).expect("a thread");
+        Self { ask, said }
+    }
+
+    /// Waits until its connections are open, or have been asked.
+    fn wait(&self) -> Vec<String> {
+        self.said.recv_timeout(LIMIT).expect("its connections are open")
+    }
+}
+
+/// Every one of these connections is where it was.
+fn assert_all_unbroken(lanes: &[Lane], when: &str) {
+    lanes.iter().for_each(|lane| lane.ask.send(()).expect("it waits"));
+    let troubles: Vec<String> = lanes.iter().flat_map(Lane::wait).collect();
+    assert!(troubles.is_empty(), "{when}: {} broke: {:#?}", troubles.len(), troubles.first());
+}
+
+/// `WEIR_HELD` connections stay where they are through a flood of `WEIR_SYNS` SYNs and changes of the pool in and after
+/// it, and so does a tenth as many more that begin while it lasts. `make soak-flood` has 100,000 and 8 million.
+#[test]
+fn connections_outlive_a_flood() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let number = |name: &str, usual: u64| {
+        std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+    };
+    let (count, syns) = (number("WEIR_HELD", 1_000) as usize, number("WEIR_SYNS", SYNS));
+    let lab = common::lab_of(LabSpec { backends: 11, ..LabSpec::default() });
+    let limits = "event_ring_bytes = 268435456\nunreported_flows = 1048576";
+    let spec = BalancerSpec {
+        method: "concury".into(),
+        balancer_lines: format!("[limits]\n{limits}\n"),
+        check_interval: Duration::from_secs(3),
+        ..BalancerSpec::new(common::WEIR, 10)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    let (clients, addresses) = (lab.clients().len(), lab.spec().addresses_per_client);
+    // The last address is for those that begin in the flood.
+    let places = |number: usize| (number % clients, number / clients);
+    let all = (clients * addresses).saturating_sub(1).min(count.div_ceil(LANE).max(2));
+    assert!(count / all <= LANE, "at most {} connections", LANE * all);
+    let mut lanes: Vec<Lane> =
+        (0..all).map(|lane| Lane::begin(&lab, places(lane), count / all)).collect();
+    lanes.iter().for_each(|lane| drop(lane.wait()));
+    println!("{} connections of {all} threads", count / all * all);
+    let changes: [&[&str]; 8] = [
+        &["weight", "web4", "b1", "3"],
+        &["drain", "web4", "b2"],
+        &["add", "web4", "b10", "10.77.2.11"],
+        &["weight", "web4", "b4", "0"],
+        &["weight", "web4", "b5", "4"],
+        &["weight", "web4", "b1", "1"],
+        &["drain", "web4", "b2", "--undo"],
+        &["weight", "web4", "b4", "2"],
+    ];
+    let change = |number: usize| {
+        let begun = Instant::now();
+        balancer.command(&[&["backend"][..], changes[number]].concat()).unwrap();
+        println!("{:?} took {:?}", changes[number].join(" "), begun.elapsed());
+    };
+    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut answers: Vec<Duration> = Vec::new();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let flooding = scope.spawn(|| {
+            let mut flood = Flood::new(&lab, FloodKind::Syn, WEB4, seed, Duration::ZERO).unwrap();
+            let note = |more| {
+                if sent.fetch_add(more, Relaxed) + more >= syns {
+                    stop.store(true, Relaxed);
+                }
+            };
+            flood.run(&stop, note).unwrap();
+        });
+        let guard = Stop(&stop);
+        lanes.push(Lane::begin(&lab, places(clients * addresses - 1), count / 10));
+        let mut made = 0;
+        while !flooding.is_finished() {
+            let asked = Instant::now();
+            balancer.status().unwrap();
+            answers.push(asked.elapsed());
+            // Five changes, the first when a part of the flood is there.
+            if made < 5 && sent.load(Relaxed) > syns / 10 * (made as u64 + 1) {
+                change(made);
+                made += 1;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        drop(guard);
+        (made..5).for_each(change);
+    });
+    let (sent, took) = (sent.load(Relaxed), begun.elapsed().as_secs_f64());
+    answers.sort_unstable();
+    let at = |percent: usize| answers[(answers.len() - 1) * percent / 100];
+    println!(
+        "{sent} SYNs, {:.0} per second; {} answers of status, median {:?}, p99 {:?}",
+        sent as f64 / took,
+        answers.len(),
+        at(50),
+        at(99)
+    );
+    drop(lanes.last().map(Lane::wait));
+    assert_all_unbroken(&lanes, "after the flood");
+    (5..changes.len()).for_each(change);
+    assert_all_unbroken(&lanes, "after changes");
+    let status = balancer.status().unwrap();
+    let web = common::service(&status, "web4");
+    assert_eq!(web["refused_states"].as_u64(), Some(0));
+    println!("{} states, {} half-open forgotten", web["states"], web["forgotten_half_open"]);
 }
 
 /// How often backends are checked where their deaths are timed.

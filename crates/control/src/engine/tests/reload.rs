@@ -876,6 +876,10 @@ fn a_speaker_that_cannot_be_asked_to_withdraw_is_told_of() {
 #[test]
 fn what_all_down_means_changes_while_all_are_down() {
     use crate::config::{AllDown, Check};
+    // Checks are tasks; here none is ever made.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let _within = runtime.enter();
     let mut world = World::new(1);
     let mut wanted = world.engine.config.clone();
     let check = |all_down| Some(Check { all_down, ..usual_check(Duration::from_secs(60)) });

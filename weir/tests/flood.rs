@@ -263,6 +263,7 @@ impl Lane {
         let from = client4(client, address);
         let work = move || {
             unshare(CloneFlags::CLONE_FILES).expect("open files of its own");
+            let _ = say.send(Vec::new());
             let ports = (FIRST_PORT..).take(count);
             let opened = ports.map(|port| Held::open(SocketAddr::from((from, port)), WEB4));
             let mut held = opened.collect::<io::Result<Vec<_>>>().expect("a connection");
@@ -272,7 +273,10 @@ impl Lane {
             }
         };
         lab.clients()[client].spawn(work).expect("a thread");
-        Self { ask, said }
+        let lane = Self { ask, said };
+        // The thread has a copy of what is open in this moment. A command's pipes among that would have no end.
+        lane.wait();
+        lane
     }
 
     /// Waits until its connections are open, or have been asked.

@@ -183,6 +183,10 @@ impl Keeper {
                     )
                 };
                 before.withdraw(&self.known).await.map_err(held)?;
+                // Whoever unloads this looks for no speaker of what nobody announces.
+                if write_down(&self.file, &BTreeSet::new()).is_ok() {
+                    self.known.clear();
+                }
             }
             self.speaker = config.map(|config| (config.clone(), Speaker::new(config)));
             self.said.clear();
@@ -256,7 +260,8 @@ pub async fn withdraw_all(config: &SpeakerConfig, file: &Path) -> Result<(), Str
     }
     let withdrawn = Speaker::new(config).withdraw(&known).await;
     withdrawn.map_err(|error| error.to_string())?;
-    write_down(file, &BTreeSet::new()).map_err(named)
+    // A full disc has room for one file less.
+    write_down(file, &BTreeSet::new()).or_else(|_| files::gone(file)).map_err(named)
 }
 
 fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {

@@ -15,6 +15,7 @@ use crate::metrics;
 use crate::neigh;
 use crate::notify;
 use crate::tables::Shelf;
+use crate::unload::{Routes, withdraw};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -137,6 +138,11 @@ pub async fn run(
             let _ = (&mut end).await;
             let _ = engine.join();
             if first {
+                // Routes may be announced by now, and nothing forwards from here on.
+                let _ = tokio::time::timeout(LAST_WORD, announcing).await;
+                if let Routes::Left(why) = withdraw(&name, None, true).await {
+                    warn!("{why}");
+                }
                 take_away(&name);
             }
             return Err(why.into());

@@ -7,6 +7,10 @@ use crate::last_good::{in_force, noted};
 use crate::store::{RunLock, StoreError};
 use std::path::Path;
 use weir_announce::{SpeakerConfig, withdraw_all, written_down};
+use weir_host::files;
+
+/// Where it stands, in the run directory, that a data plane was removed whose routes could not be withdrawn.
+const LEFT: &str = "routes_left";
 
 /// What became of the routes that an instance may have announced.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +38,12 @@ pub async fn withdraw(name: &str, file: Option<&Config>, loaded: bool) -> Routes
     if !RunLock::is_used(&run_dir) {
         return Routes::None;
     }
+    // What is not seen here may forward all the same: a switch, or what is pinned under another name, or in another
+    // mount namespace.
+    let left = run_dir.join(LEFT);
+    if !loaded && !left.exists() {
+        return Routes::None;
+    }
     let lock = if loaded { RunLock::await_free(&run_dir) } else { RunLock::acquire(&run_dir) };
     let _lock = match lock {
         Ok(lock) => lock,
@@ -46,12 +56,24 @@ pub async fn withdraw(name: &str, file: Option<&Config>, loaded: bool) -> Routes
     };
     let known = in_force(&run_dir);
     // A switch goes on, whatever is in the kernel.
-    let all = [known.as_ref(), file];
-    if all.iter().flatten().any(|config| config.balancer.plane == PlaneKind::P4) {
+    if known.as_ref().or(file).is_some_and(|config| config.balancer.plane == PlaneKind::P4) {
         return Routes::None;
     }
+    let all = [known.as_ref(), file];
     let announce = all.into_iter().flatten().find_map(|config| config.announce.as_ref());
-    withdraw_by(announce.map(|announce| &announce.speaker), &announced_file(&run_dir)).await
+    let speaker = announce.map(|announce| &announce.speaker);
+    let routes = withdraw_by(speaker, &announced_file(&run_dir)).await;
+    let _ = match routes {
+        Routes::Left(_) => files::write(&left, b""),
+        _ => files::gone(&left),
+    };
+    routes
+}
+
+/// An instance looks after its routes again, also after those that an earlier `weir unload` has left.
+pub fn taken_up(run_dir: &Path) {
+    // Where it cannot be removed, a later unload asks the speaker once too often.
+    let _ = files::gone(&run_dir.join(LEFT));
 }
 
 async fn withdraw_by(speaker: Option<&SpeakerConfig>, file: &Path) -> Routes {

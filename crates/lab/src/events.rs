@@ -81,10 +81,15 @@ impl PoolEvents {
 
     /// Whether this backend was about to leave the pool at `then`.
     pub fn leaving_at(&self, backend: usize, then: Instant) -> bool {
+        self.leaving_within(backend, then, Duration::ZERO)
+    }
+
+    /// Whether this backend was about to leave the pool at `then`, or at most so much later.
+    pub fn leaving_within(&self, backend: usize, then: Instant, later: Duration) -> bool {
         let removals = self.removals.lock().unwrap_or_else(PoisonError::into_inner);
         removals.iter().any(|removal| {
             removal.backend == backend
-                && removal.began <= then
+                && removal.began <= then + later
                 && removal.ended.is_none_or(|ended| ended >= then)
         })
     }
@@ -264,10 +269,12 @@ mod tests {
         let events = PoolEvents::default();
         let before = Instant::now();
         std::thread::sleep(Duration::from_millis(2));
-        let empty = Instant::now();
+        let (empty, later) = (Instant::now(), Duration::from_secs(60));
         let during = events.remove(3, empty, || {
             let during = Instant::now();
             assert!(events.leaving_at(3, during) && !events.leaving_at(2, during));
+            let within = |backend| events.leaving_within(backend, before, later);
+            assert!(within(3) && !within(2));
             during
         });
         std::thread::sleep(Duration::from_millis(2));

@@ -51,6 +51,7 @@ impl<P: Plane> Engine<P> {
             path: file,
             source,
         })?;
+        crate::unload::taken_up(run_dir);
         let (wanted, wants) = watch::channel(Wanted::default());
         let (reports, report) = watch::channel(Report::default());
         self.announcer = Some(Announcer { wanted, report, drained });

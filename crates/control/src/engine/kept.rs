@@ -160,7 +160,7 @@ impl<P: Plane> Engine<P> {
 
 /// Takes what a first start has made out of the kernel again, as that has come to nothing.
 pub(crate) fn take_away(name: &str) {
-    // Routes are the keeper's, as at any end.
+    // What was announced is withdrawn before.
     if let Err(left) = unload(name, || ()) {
         warn!(error = %left, "cannot remove what the start has left");
     }

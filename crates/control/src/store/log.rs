@@ -34,6 +34,8 @@ const RECORD: usize = 32;
 const BODY: usize = 28;
 /// Where the header says how many states there was no room for.
 const MISSING: std::ops::Range<usize> = 16..20;
+/// Where it says what was found to be lost, until it is written anew: 1 all, 2 the end.
+const LOST: usize = 20;
 /// Offset of the op byte, the last of a record.
 const OP: usize = RECORD - 1;
 /// Size of a new file: there may be thousands of services with few flows each.
@@ -198,7 +200,11 @@ impl StateLog {
         log.lost = match log.ignored {
             // No file of ours is shorter, or ends within a record.
             _ if size < FIRST_BYTES || !size.is_multiple_of(RECORD as u64) => Some(Lost::End),
-            0 => None,
+            0 => match log.map[LOST] {
+                1 => Some(Lost::All),
+                2 => Some(Lost::End),
+                _ => None,
+            },
             records => Some(Lost::Records(records)),
         };
         // A file cut short may end within a record, which reserve() fills up with zeros.
@@ -350,6 +356,15 @@ impl StateLog {
     /// What the file had lost when it was opened; of a new one, all.
     pub fn lost(&self) -> Option<Lost> {
         self.lost
+    }
+
+    /// Whoever opens it next is told what it has lost, too, until it is written anew.
+    pub fn note_lost(&mut self) {
+        match self.lost {
+            Some(Lost::All) => self.map[LOST] = 1,
+            Some(Lost::End) => self.map[LOST] = 2,
+            Some(Lost::Records(_)) | None => {}
+        }
     }
 
     /// Whether the file holds so much more than `live` states that rewriting it pays, and that has not begun.

@@ -138,7 +138,8 @@ pub(crate) const NOTICED: Duration = Duration::from_secs(30);
 /// or as long after the SYN; where somebody asks the balancer, also for as long as it has not noticed, up to
 /// [`NOTICED`]: how soon checks see a death on a busy machine is no matter of connections. Later kills are no excuse, however late the failure shows: a first
 /// answer takes milliseconds, so a connection that still has none waits for something else. A
-/// death that the balancer should have noticed is none either.
+/// death that the balancer should have noticed is none either. So does its leaving the pool up to `detection` after
+/// the SYN: whom it has not answered yet does not count as one of those that sit on it.
 ///
 /// A SYN that no backend saw has no excuse at all. Killing a backend takes its servers and leaves
 /// its interface, where every SYN is seen whoever listens; so one that is seen nowhere was lost
@@ -159,7 +160,7 @@ pub(crate) fn judge(
             let since = started.checked_sub(detection).unwrap_or(started);
             events.killed_between(backend, since, at + detection, started)
                 || events.unnoticed_at(backend, started, NOTICED)
-                || events.leaving_at(backend, at)
+                || events.leaving_within(backend, at, detection)
         }
         Home::Nowhere => false,
     };
@@ -217,6 +218,13 @@ mod tests {
         sleep(DETECTION / 8);
         let moved = Failure::Moved { to: "b3".into() };
         assert!(is_inevitable(&events, started, during, &moved));
+        // Its SYN was there before, and it was not answered in time to be counted; or it came when that one had left.
+        let soon = Duration::from_secs(60);
+        let judged = |home| judge(&events, soon, started, home, Failure::Reset);
+        assert_eq!(judged(Began(1, started)), Outcome::Inevitable(Failure::Reset));
+        for home in [Began(2, started), Began(1, Instant::now())] {
+            assert_eq!(judged(home), Outcome::Broken(Failure::Reset));
+        }
         // It sat there before, or elsewhere, or went to a backend that had left.
         for home in [before, other, answered(1)] {
             assert!(!is_inevitable(&events, started, home, &moved));

@@ -137,6 +137,10 @@ impl<P: Plane> Engine<P> {
         // Of a table without states there is nothing to be lost.
         let had = runtime.builder.published().is_some_and(|image| image.header().states > 0);
         let lost = runtime.log.as_ref().and_then(StateLog::lost).filter(|_| ours && had);
+        // The start may be refused yet, and the next one is to say it, too.
+        if let (Some(_), Some(log)) = (lost, runtime.log.as_mut()) {
+            log.note_lost();
+        }
         let missing = runtime.log.as_ref().map_or(0, StateLog::missing);
         let log = log_path(run_dir, &runtime.log_name);
         let why =
@@ -165,6 +169,8 @@ impl<P: Plane> Engine<P> {
         // What packets go by, whatever could not be written down.
         listed.into_iter().for_each(|at| runtime.salts.adopt(at));
         runtime.generation = generation.max(before);
+        // Numbers that were another's after all that is written down.
+        let mut others: HashSet<BackendId> = HashSet::new();
         for backend in backends {
             let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
             let found = backend.found.clone();
@@ -173,12 +179,18 @@ impl<P: Plane> Engine<P> {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, (numbers, 0))?,
             };
+            // Before the data plane is told that it is the former one's again.
+            let given = self.plane.backend(member.id).map_or(0, |entry| entry.incarnation);
+            if ours && Some(member.id) == former && given > member.incarnation {
+                others.insert(member.id);
+            }
             let way = way_of(&runtime.configured, &member.wanted, &self.config.balancer.nat);
             self.install(&member, way, Some(member.id) != former)?;
             let proven = up || !backend.unproven;
             runtime.pool.push(PoolMember { found, proven, ..member });
         }
-        let untold = self.restore_states(&mut runtime, &records, ours, lost.is_empty())?;
+        let whole = lost.is_empty();
+        let untold = self.restore_states(&mut runtime, &records, (ours, &others), whole)?;
         lost.extend((untold > 0).then(|| untold_in_words(untold, run_dir)));
         runtime.lost = (!lost.is_empty()).then(|| {
             let what = format!("{} not known", lost.join(" not known, and "));
@@ -192,12 +204,13 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Takes up the states of a service. Returns how many of them are connections at backends that nothing tells of that
-    /// was written down, though packets follow its table. `ours`: they do. `whole`: the log has lost nothing.
+    /// was written down, though packets follow its table. `ours`: they do. `others`: numbers of the pool that were
+    /// another's. `whole`: the log has lost nothing.
     fn restore_states(
         &self,
         runtime: &mut ServiceRuntime,
         records: &[StateRecord],
-        ours: bool,
+        (ours, others): (bool, &HashSet<BackendId>),
         whole: bool,
     ) -> Result<usize, EngineError> {
         let now = self.now();
@@ -205,10 +218,14 @@ impl<P: Plane> Engine<P> {
         let (mut untold, mut gone) = (0, 0);
         for record in records {
             match BackendId::new(record.backend) {
-                Some(backend) if ids.contains(&backend) => {
+                Some(backend) if ids.contains(&backend) && !others.contains(&backend) => {
                     runtime.restore(record, backend, now)?;
                 }
-                Some(backend) if ours && record.flags & ENDED == 0 && self.is_untold(backend) => {
+                Some(backend)
+                    if ours
+                        && record.flags & ENDED == 0
+                        && (others.contains(&backend) || self.is_untold(backend)) =>
+                {
                     untold += 1;
                 }
                 _ => gone += 1,

@@ -192,8 +192,9 @@ const HOST: &str = "ip link set lo up; ip link add eth0 type veth peer name ther
 
 /// What stands for what of the pages: names, addresses, files, the socket; and a run that is long only to be
 /// worth reading. An agent ends when the host is ready, and undoes that.
-const STANDS_FOR: [(&str, &str); 17] = [
+const STANDS_FOR: [(&str, &str); 18] = [
     ("/services/web/", "/services/web4/"),
+    ("/etc/weir/store", "store"),
     ("/services/web", "/services/web4"),
     (" web ", " web4 "),
     ("10.0.0.1:80", "10.77.0.100:80"),
@@ -255,7 +256,9 @@ impl Line {
     fn here(&self) -> String {
         let mut here = self.text.clone();
         for (there, stands) in STANDS_FOR {
-            if !(there == "/services/web" && here.contains(STANDS_FOR[0].1)) {
+            let is_there = (there == "/services/web" && here.contains(STANDS_FOR[0].1))
+                || (there.starts_with("weir pki") && here.contains("--directory store"));
+            if !is_there {
                 here = here.replace(there, stands);
             }
         }

@@ -689,7 +689,9 @@ impl World {
         let status = self.balancer.status().unwrap();
         let services = status["services"].as_array().unwrap().iter();
         let mut backends = services.flat_map(|service| service["backends"].as_array().unwrap());
-        backends.all(|backend| backend["check"]["up"] == true)
+        // Where there was no cable a moment ago, checks that could not be made say nothing yet.
+        backends
+            .all(|backend| backend["check"]["up"] == true && backend["check"]["unknown"] != true)
     }
 
     /// What a full disc has lost before this start is not to be had again.

@@ -296,6 +296,13 @@ fn assert_all_unbroken(lanes: &[Lane], when: &str) {
     assert!(troubles.is_empty(), "{when}: {} broke: {:#?}", troubles.len(), troubles.first());
 }
 
+/// How long it takes to be told.
+fn timed(ask: impl Fn() -> weir_lab::Result<serde_json::Value>) -> Duration {
+    let asked = Instant::now();
+    ask().unwrap();
+    asked.elapsed()
+}
+
 /// `WEIR_HELD` connections stay where they are through a flood of `WEIR_SYNS` SYNs and changes of the pool in and after
 /// it, and so does a tenth as many more that begin while it lasts. `make soak-flood` has 100,000 and 8 million.
 #[test]
@@ -340,7 +347,7 @@ fn connections_outlive_a_flood() {
         println!("{:?} took {:?}", changes[number].join(" "), begun.elapsed());
     };
     let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let mut answers: Vec<Duration> = Vec::new();
+    let (mut answers, mut commands) = (Vec::new(), Vec::new());
     let begun = Instant::now();
     thread::scope(|scope| {
         let flooding = scope.spawn(|| {
@@ -356,9 +363,9 @@ fn connections_outlive_a_flood() {
         lanes.push(Lane::begin(&lab, places(clients * addresses - 1), count / 10));
         let mut made = 0;
         while !flooding.is_finished() {
-            let asked = Instant::now();
-            balancer.status().unwrap();
-            answers.push(asked.elapsed());
+            // What the API takes, and what somebody waits who types it.
+            answers.push(timed(|| balancer.answer()));
+            commands.push(timed(|| balancer.status()));
             // Five changes, the first when a part of the flood is there.
             if made < 5 && sent.load(Relaxed) > syns / 10 * (made as u64 + 1) {
                 change(made);
@@ -370,15 +377,12 @@ fn connections_outlive_a_flood() {
         (made..5).for_each(change);
     });
     let (sent, took) = (sent.load(Relaxed), begun.elapsed().as_secs_f64());
-    answers.sort_unstable();
-    let at = |percent: usize| answers[(answers.len() - 1) * percent / 100];
-    println!(
-        "{sent} SYNs, {:.0} per second; {} answers of status, median {:?}, p99 {:?}",
-        sent as f64 / took,
-        answers.len(),
-        at(50),
-        at(99)
-    );
+    println!("{sent} SYNs, {:.0} per second", sent as f64 / took);
+    for (what, mut times) in [("answers of the API", answers), ("commands of status", commands)] {
+        times.sort_unstable();
+        let at = |percent: usize| times[(times.len() - 1) * percent / 100];
+        println!("{} {what}, median {:?}, p99 {:?}", times.len(), at(50), at(99));
+    }
     drop(lanes.last().map(Lane::wait));
     assert_all_unbroken(&lanes, "after the flood");
     (5..changes.len()).for_each(change);

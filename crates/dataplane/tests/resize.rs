@@ -217,6 +217,39 @@ fn marks_grow(step: ResizeStep, flips: usize) {
     assert_eq!(plane.limits(), grown, "{when}");
 }
 
+/// A control plane that dies may not have written down whom it has seen alive, and has packets notice no more: the next
+/// one is told anew, before it has looked itself.
+#[test]
+fn whoever_begins_is_told_who_lives() {
+    in_own_namespace(|| {
+        let mut world = World::new("begins-to-watch");
+        let mut plane = world.open(&SMALL);
+        world.fill(&mut plane);
+        plane.kernel.set_flags(ServiceId(0), Flags::MARK, true);
+        let key = plane.kernel.published(ServiceId(0)).unwrap().unwrap().header().key;
+        let hash = |client: u32| StateKey::of_flow(&flow(0, client)).hash(&key);
+        let known: Vec<u64> = (0..40).map(hash).collect();
+        plane.flip_marks(&mut known.iter().copied(), known.len()).unwrap();
+        // Nobody is watched.
+        plane.watch(&mut std::iter::empty()).unwrap();
+        let speak = |world: &mut World| {
+            for client in 0..40 {
+                world.send(0, client, TcpFlags::ACK);
+            }
+        };
+        speak(&mut world);
+        let marked = |plane: &LivePlane| {
+            plane.are_marked(&known).unwrap().into_iter().filter(|marked| *marked).count()
+        };
+        assert!(marked(&plane) < 20, "hardly any, by chance: {}", marked(&plane));
+        drop(plane);
+        let plane = world.open(&SMALL);
+        speak(&mut world);
+        assert_eq!(marked(&plane), 40);
+    })
+    .expect("a namespace");
+}
+
 /// What goes on meanwhile ends with this, also if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 

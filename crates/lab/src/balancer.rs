@@ -325,6 +325,14 @@ impl Balancer {
         })
     }
 
+    /// The same as [`status`](Self::status), asked at its socket, without a process.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn answer(&self) -> Result<serde_json::Value> {
+        api::get(&self.socket(), "/v1/status")
+    }
+
     /// What it says of its fleet, asked without a process: it takes a millisecond.
     pub(crate) fn fleet(&self) -> Result<serde_json::Value> {
         api::get(&self.socket(), "/v1/fleet")

@@ -229,7 +229,10 @@ impl<P: Plane> Engine<P> {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Numbers(reply) => drop(reply.send(self.status_in_numbers())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
-            Command::Plan(from, reply) => drop(reply.send(self.plan_in_fleet(from))),
+            Command::Plan(from, reply) => {
+                drop(reply.send(self.plan_in_fleet(from)));
+                super::memory::give_back_soon();
+            }
             Command::Trace(request, commands, reply) => {
                 self.begin_trace(&request, commands, reply);
             }

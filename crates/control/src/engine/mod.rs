@@ -35,6 +35,7 @@ mod loads;
 mod mailbox;
 mod maintenance;
 mod marks;
+mod memory;
 mod network;
 mod numbers;
 mod pins;
@@ -372,7 +373,7 @@ impl Engine {
                 if let Err(error) = note(&directory, &engine.config.balancer.run_dir) {
                     warn!(%error, "a start over a file that is gone will not find this instance");
                 }
-                give_back_memory();
+                memory::give_back();
                 begun.stays();
                 Ok(engine)
             }
@@ -912,15 +913,6 @@ impl<P: Plane> Engine<P> {
         #[cfg(test)]
         let now = now + self.ahead;
         now
-    }
-}
-
-/// Gives back to the system what the start has needed and no longer does.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it touches free memory of the allocator only, and takes its locks.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -60,7 +60,7 @@ impl Engine<P4<Switch>> {
         engine.in_the_way = Some(crate::doctor::in_the_way);
         engine.host_warnings().for_each(|warning| tracing::warn!("{warning}"));
         engine.told_plane = plane;
-        super::give_back_memory();
+        super::memory::give_back();
         begun.stays();
         Ok(engine)
     }

@@ -83,13 +83,15 @@ impl KernelPlane {
         self.watched_in().store(ALL.to_word(), Ordering::SeqCst);
     }
 
-    /// Of a filter that nobody has used yet: all flows are watched.
+    /// A control plane begins: all flows are watched until its first look. What the one before has seen alive and did not
+    /// watch any more, it may not have written down.
     pub(super) fn begin_to_watch(&self) -> Result<(), Error> {
         let all = words_of(&self.watched, ALL.first as usize, 1)?;
+        // Nobody has used it yet.
         if all.word64(0).swap(u64::MAX, Ordering::SeqCst) == 0 {
             self.watched_next().store(ALL.to_word(), Ordering::SeqCst);
-            self.watch_all();
         }
+        self.watch_all();
         Ok(())
     }
 

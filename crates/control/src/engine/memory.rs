@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// So long after a configuration was compared what that took is given back: whoever asks for a plan often follows it at
-/// once, and needs the same again.
-const SOON: Duration = Duration::from_secs(1);
+/// So long after a configuration was compared what that took is given back: whoever compares one often needs the same
+/// again and again.
+const SOON: Duration = Duration::from_secs(10);
 
 /// Gives back to the system what was needed and no longer is. With a thousand services it takes some 20 ms.
 pub(super) fn give_back() {

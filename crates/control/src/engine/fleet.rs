@@ -383,7 +383,7 @@ impl<P: Plane> Engine<P> {
                 let last = self.asking.take();
                 fleet.waiting.push_back((self.who.clone(), last, command));
             } else {
-                let words = "too many changes wait for the store; ask again";
+                let words = "too many changes wait for the store; nothing has changed, ask again";
                 command.refuse(FleetError::Unreachable(words.into()).into());
             }
             return None;

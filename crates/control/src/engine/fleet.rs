@@ -466,8 +466,7 @@ impl<P: Plane> Engine<P> {
         for edit in edits {
             shared = text::edit(&shared, service, backend, edit)?;
         }
-        // Where the store was restored from an old copy, it is not so there.
-        if shared == before && !self.is_behind() {
+        if shared == before {
             self.tell_last(true);
             return Ok(Ok(format!("{said} already")));
         }

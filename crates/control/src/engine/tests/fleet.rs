@@ -357,6 +357,13 @@ fn a_whole_text_takes_the_place_of_what_is_not_followed() {
     // And one that was restored from an old copy.
     store.hears(&mut world, &document, 3);
     assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
+    // A command means no whole text, and the others may follow a later one than this balancer.
+    let (refused, put) = store.ask(&mut world, weight);
+    let refused = refused.expect_err("the store has another one");
+    assert!(refused.kind() == crate::engine::Kind::Conflict && put.is_none());
+    let said = refused.to_string();
+    assert!(said.contains("nothing has changed: the store has change 5"), "{said}");
+    assert!(said.contains("weir apply on the one that is right"), "{said}");
     let (said, put) = store.ask(&mut world, apply(whole));
     let (put, expected) = put.unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!((put.change, &put.text, expected), (9, &document.text, 3));

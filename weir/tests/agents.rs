@@ -419,7 +419,7 @@ fn certificates_of_no_use_are_told_by_all_who_look() {
         assert!(said.contains("warning: agents: ") && said.contains(words), "{said}");
     };
     put("other.key", "lb.key");
-    tells("lb.key: ", "certificate agents are not listened for: ");
+    tells("lb.key: ", "certificate agents cannot be shown it: ");
     put("late.key", "lb.key");
     put("late.pem", "lb.pem");
     tells("lb.pem) has ended", "certificate no agent calls: ");

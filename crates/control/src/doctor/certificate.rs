@@ -46,7 +46,7 @@ fn examine_agents(config: &Config, findings: &mut Vec<Finding>) {
         // A first start is refused.
         Err(Useless::Unread(why)) => Finding::fail(
             "certificate",
-            format!("agents are not listened for: {why}"),
+            format!("agents cannot be shown it: {why}"),
             "mend the files that [agents] names, and weir reload; or run weir doctor as who may read them",
         ),
         Err(Useless::Untaken(why)) => {

@@ -46,8 +46,8 @@ impl<P: Plane> Engine<P> {
                 // It builds of what it knows: not before it knows all.
                 let asked = fleet.stepping.acked == Some((step.id(), Stage::Collect));
                 let shares = step.next.keys().any(|name| self.has_shared(name));
-                let own = &self.config.balancer.name;
                 let unready = step.stage == Stage::Collect && shares && !(asked && self.can_step());
+                let own = &self.config.balancer.name;
                 if unready && !missing.contains(own) {
                     missing.push(own.clone());
                 }

@@ -75,6 +75,10 @@ pub fn check(path: &Path, upgrade: bool) -> anyhow::Result<()> {
     for why in doctor::against_inline(&config).into_iter().filter(|_| missing.is_empty()) {
         out::line(format_args!("warning: {why}"));
     }
+    // Elsewhere the files are others, or are not there.
+    for why in doctor::of_listeners(&config).into_iter().filter(|_| missing.is_empty()) {
+        out::line(format_args!("warning: {why}"));
+    }
     if let Some(warning) = doctor::of_store(&config) {
         out::line(format_args!("warning: {warning}"));
     }

@@ -381,6 +381,54 @@ fn without_its_certificate_a_balancer_goes_on() {
     assert!(world.balancer.launch().is_err());
 }
 
+/// What agents cannot be shown, or do not take, is told by whoever looks, and not only by the start that has nobody any
+/// more who listens.
+#[test]
+fn certificates_of_no_use_are_told_by_all_who_look() {
+    let _alone = common::alone();
+    let world = World::new("");
+    let config = world.balancer.config().to_str().unwrap();
+    let looks = |verb: &[&str]| {
+        let output = common::weir_in(&world.lab, &[verb, &["--config", config]].concat());
+        (output.status.code(), common::stdout(&output))
+    };
+    let (_, said) = looks(&["doctor", "--no-probe"]);
+    assert!(said.contains("lb.pem can be shown to agents"), "{said}");
+    let (_, said) = looks(&["check"]);
+    assert!(!said.contains("agents: "), "{said}");
+    let directory = directory(&world.lab);
+    for (name, days) in [("other", 20), ("late", 0)] {
+        let addresses = vec![IpAddr::V4(front4(0))];
+        let (name, hosts) = (name.into(), Vec::new());
+        let request = Request { name, role: Role::Balancer, addresses, hosts, days };
+        pki::issue(&directory, &directory, &request).unwrap();
+    }
+    let put = |from: &str, to: &str| fs::copy(directory.join(from), directory.join(to)).unwrap();
+    let tells = |words: &str, found: &str| {
+        let said = world.balancer.command(&["reload"]).unwrap();
+        assert!(said.contains("agents: ") && said.contains(words), "{said}");
+        common::eventually("the status warns", || {
+            world.status()["warnings"].to_string().contains("certificate")
+                || world.status()["warnings"].to_string().contains("agents: ")
+        });
+        let (status, said) = looks(&["doctor", "--no-probe"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains(found) && said.contains(words), "{said}");
+        let (status, said) = looks(&["check"]);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("warning: agents: ") && said.contains(words), "{said}");
+    };
+    put("other.key", "lb.key");
+    tells("lb.key: ", "certificate agents cannot be shown it: ");
+    put("late.key", "lb.key");
+    put("late.pem", "lb.pem");
+    tells("lb.pem) has ended", "certificate no agent calls: ");
+    put("other.key", "lb.key");
+    put("other.pem", "lb.pem");
+    let said = world.balancer.command(&["reload"]).unwrap();
+    assert!(!said.contains("agents: "), "{said}");
+}
+
 /// Where agents are listened for is what the file says now, and not what it said before.
 #[test]
 fn a_reload_listens_elsewhere_at_once() {

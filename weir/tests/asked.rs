@@ -391,18 +391,19 @@ fn cookies_are_written_where_the_balancer_says_so() {
     assert_eq!(balancer.status().unwrap()["bare_packets"].as_u64(), Some(0));
     drop(held);
     // The doctor goes by what the agent was told, with the options that it was started with.
-    let doctor = |number: usize, more: &[&str]| {
+    let doctor = |number: usize, shown: usize, more: &[&str]| {
         let (backend, at) =
             (lab.backend(number), |file: String| lab.directory().join("pki").join(file));
+        let certificate = at(format!("{}.pem", lab.backend(shown).name()));
         let mut weir = backend.netns().command(WEIR).unwrap();
         weir.args(["doctor", "--backend", "--balancer", &format!("{}:{PORT}", front4(0))])
             .args(more);
-        weir.arg("--certificate").arg(at(format!("{}.pem", backend.name())));
+        weir.arg("--certificate").arg(certificate);
         let output = weir.arg("--ca").arg(at("ca.pem".into())).output().unwrap();
         (output.status.code(), common::stdout(&output))
     };
     let kept = state(&lab, lab.backend(1)).display().to_string();
-    let (status, said) = doctor(1, &["--state-dir", &kept]);
+    let (status, said) = doctor(1, 1, &["--state-dir", &kept]);
     assert_eq!(status, Some(0), "{said}");
     for words in [
         "balancers ask this host for 2 addresses",
@@ -411,8 +412,12 @@ fn cookies_are_written_where_the_balancer_says_so() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
+    // The certificate of another host is good, and no use here: the agent would not show it.
+    let (status, said) = doctor(1, 0, &["--state-dir", &kept]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("none is an address of this host: the agent calls no"), "{said}");
     let nowhere = lab.directory().join("nowhere").display().to_string();
-    let (status, said) = doctor(1, &["--state-dir", &nowhere]);
+    let (status, said) = doctor(1, 1, &["--state-dir", &nowhere]);
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("there is none of this boot that says what was asked for"), "{said}");
     // A backend that is taken away is none any more.

@@ -738,6 +738,9 @@ fn a_store_of_an_old_copy_breaks_nothing() {
             && status["disagreements"].to_string().contains("restored from a copy")
     };
     common::eventually("all see that it is a copy", || all.iter().all(says));
+    // A command puts no whole text in force beside what it says.
+    let refused = common::try_command(&all[0], "backend weight web4 b1 5").expect_err("a copy");
+    assert!(refused.contains("nothing has changed: the store has change"), "{refused}");
     let said = common::command(&all[2], &format!("apply {}", all[2].config().display()));
     assert!(said.contains("of the fleet"), "{said}");
     agree(&fleet);

@@ -160,6 +160,18 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The certificate is another host's.
+    #[error(
+        "{} names {}, and none is an address of this host",
+        certificate.display(),
+        listed(named)
+    )]
+    NotHere {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The addresses that it names.
+        named: Vec<IpAddr>,
+    },
     /// The certificate's key is not where it is looked for.
     #[error(
         "{}: the key of {} is not there; copy it there, or name it with --key",
@@ -223,25 +235,28 @@ fn waiting(part: &str, addresses: &[IpAddr]) -> String {
     if addresses.is_empty() {
         return part.to_owned();
     }
-    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    format!("{part} (what is of no use without waits, and all else goes on: {})", all.join(", "))
+    let all = listed(addresses);
+    format!("{part} (what is of no use without waits, and all else goes on: {all})")
+}
+
+fn listed(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn no_certificate(directory: &Path, certificates: usize, own: &[IpAddr]) -> String {
     let directory = directory.display();
-    let here: Vec<String> = own.iter().map(ToString::to_string).collect();
     let there = match certificates {
         0 => format!("{directory} has no certificates"),
         _ => format!(
             "no certificate in {directory} is an agent's and names an address of this host ({})",
-            here.join(", ")
+            listed(own)
         ),
     };
     format!(
         "{there}, and balancers listen to nobody without one: `weir pki issue NAME --role agent --address {}` \
          makes one where the authority is; copy NAME.pem, NAME.key and ca.pem to {directory}, or name them \
          with --certificate, --key and --ca",
-        here.first().map_or("ADDRESS", String::as_str)
+        own.first().map_or_else(|| "ADDRESS".into(), ToString::to_string)
     )
 }
 

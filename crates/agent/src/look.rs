@@ -44,21 +44,27 @@ pub fn asked(
     Ok(Some(backend))
 }
 
-/// Whether balancers will take the agent's certificate.
+/// Whether the agent will show its certificate, and balancers will take it.
 pub fn certificate(credentials: &Credentials) -> Vec<Finding> {
     let looked = credentials.files().and_then(|files| {
         let warnings = speak::look_at(&files)?;
-        Ok((files.certificate, warnings))
+        Ok((files, warnings))
     });
     let mend = "`weir pki issue NAME --role agent --address ...` makes one, where the authority is";
-    match looked {
-        Ok((file, warnings)) if warnings.is_empty() => {
-            let detail = format!("{} is an agent's, and holds", file.display());
-            vec![Finding::ok("certificate", detail)]
-        }
-        Ok((_, warnings)) => {
-            warnings.into_iter().map(|word| Finding::warn("certificate", word, mend)).collect()
-        }
-        Err(error) => vec![Finding::fail("certificate", error.to_string(), mend)],
+    let (files, warnings) = match looked {
+        Ok(looked) => looked,
+        Err(error) => return vec![Finding::fail("certificate", error.to_string(), mend)],
+    };
+    let mut findings: Vec<Finding> =
+        warnings.into_iter().map(|word| Finding::warn("certificate", word, mend)).collect();
+    // An agent goes on, as the address may come yet, and calls nobody until then.
+    if let Err(error) = speak::own_addresses(&files) {
+        let words = format!("{error}: the agent calls no balancer");
+        findings.push(Finding::fail("certificate", words, mend));
     }
+    if findings.is_empty() {
+        let detail = format!("{} is an agent's, and holds", files.certificate.display());
+        findings.push(Finding::ok("certificate", detail));
+    }
+    findings
 }

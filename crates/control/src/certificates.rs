@@ -1,5 +1,7 @@
 //! When certificates end, and what is said of those that end soon.
 
+use crate::api::look_at_papers;
+use crate::config::{Agents, Config};
 use weir_fleet::StoreConfig;
 use weir_rpc::tls::{self, now};
 
@@ -34,6 +36,64 @@ pub(crate) fn warning_for_store(store: &StoreConfig) -> Option<String> {
     })
 }
 
+/// Why what `[agents]` names is of no use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Useless {
+    /// The files cannot be used: whoever listens goes on with those that it has read before, if with any.
+    Unread(String),
+    /// The certificate is shown, and nobody takes it.
+    Untaken(String),
+}
+
+impl Useless {
+    /// The same in words.
+    pub fn words(&self) -> &str {
+        let (Self::Unread(why) | Self::Untaken(why)) = self;
+        why
+    }
+}
+
+/// What there is to say of the certificate that is shown to agents and other balancers, if it ends soon.
+///
+/// # Errors
+/// [`Useless`], with the file.
+pub(crate) fn look_for_agents(agents: &Agents) -> Result<Option<String>, Useless> {
+    let files = agents.files();
+    let unread = |error: tls::TlsError| Useless::Unread(error.to_string());
+    files.server().map_err(unread)?;
+    let own = files.identity().map_err(unread)?;
+    let whose = format!("this balancer's certificate for agents ({})", files.certificate.display());
+    if own.usage.client && !own.usage.server {
+        let why = format!(
+            "{whose} is an agent's, and agents take one for servers; `weir pki issue NAME --role balancer \
+             --address ...` makes one"
+        );
+        return Err(Useless::Untaken(why));
+    }
+    if own.begins > now() {
+        let why = format!("{whose} does not hold yet, by this host's clock: is that right?");
+        return Err(Useless::Untaken(why));
+    }
+    match warning(&whose, own.ends) {
+        Some(ended) if has_ended(own.ends) => Err(Useless::Untaken(ended)),
+        soon => Ok(soon),
+    }
+}
+
+/// What there is to say of certificates that a configuration names and that are of no use, where it comes into force.
+pub(crate) fn of_no_use(config: &Config) -> Vec<String> {
+    let api = config.api.tls.as_ref().and_then(|tls| look_at_papers(tls).err());
+    let api = api.map(|why| format!("no API by TLS, and it is tried again: {why}"));
+    let agents = config.agents.as_ref().and_then(|agents| look_for_agents(agents).err());
+    let agents = agents.map(|useless| match useless {
+        Useless::Unread(why) => format!(
+            "agents: {why}; certificates that were read before stay in use, and it is tried again"
+        ),
+        Useless::Untaken(why) => format!("agents: {why}"),
+    });
+    api.into_iter().chain(agents).collect()
+}
+
 /// So many seconds in words.
 fn lasting(seconds: i64) -> String {
     tls::lasting(seconds).unwrap_or_else(|| "two minutes at most".into())
@@ -43,6 +103,7 @@ fn lasting(seconds: i64) -> String {
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
     use std::time::{Duration, SystemTime};
     use weir_fleet::{FleetError, TlsFiles};
     use weir_rpc::pki::{Request, Role, init, issue};
@@ -125,6 +186,50 @@ mod tests {
             let failed = FleetError::Unreachable("canceled".into()).by(&store).to_string();
             let words = "lb1.pem is not signed by an authority in ";
             assert_eq!(failed.contains(words), is_doubted, "{failed}");
+        }
+    }
+
+    /// What is shown to agents is looked at by whoever brings it into force, and what is good is not spoken of.
+    #[test]
+    fn what_is_of_no_use_for_agents_is_named_with_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path();
+        let ca = init(home, "lab", 60).expect("an authority").certificate;
+        let made = |name: &str, role, days| {
+            let addresses = vec!["192.0.2.9".parse().expect("an address")];
+            let request = Request { name: name.into(), role, addresses, hosts: Vec::new(), days };
+            issue(home, home, &request).expect("a certificate")
+        };
+        let (good, other) = (made("lb", Role::Balancer, 20), made("other", Role::Balancer, 20));
+        let (soon, late) = (made("soon", Role::Balancer, 5), made("late", Role::Balancer, 0));
+        let agents = made("b0", Role::Agent, 20);
+        let gone = home.join("gone.pem");
+        let text = |certificate: &Path, key: &Path| {
+            format!(
+                "[balancer]\ninterfaces = [\"eth0\"]\n[agents]\nlisten = \"192.0.2.9:4479\"\n\
+                 certificate = {certificate:?}\nkey = {key:?}\nca = {ca:?}\n[[service]]\nname = \"web\"\n\
+                 vip = \"10.0.0.1\"\nport = 80\n[[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.2\"\n"
+            )
+        };
+        for (certificate, key, words, no_use) in [
+            (&good.certificate, &good.key, "", false),
+            (&soon.certificate, &soon.key, "soon.pem) ends in ", false),
+            (&late.certificate, &late.key, "late.pem) has ended", true),
+            (&agents.certificate, &agents.key, "b0.pem) is an agent's", true),
+            (&good.certificate, &other.key, "lb.pem and ", true),
+            (&gone, &good.key, "gone.pem: ", true),
+        ] {
+            let config = Config::parse(&text(certificate, key), "weir.toml").expect("good");
+            let looked = look_for_agents(config.agents.as_ref().expect("it is there"));
+            let said = looked.as_ref().map_or_else(
+                |useless| useless.words().to_owned(),
+                |soon| soon.clone().unwrap_or_default(),
+            );
+            assert!(said.contains(words), "{words}: {said}");
+            assert_eq!(said.is_empty(), words.is_empty(), "{said}");
+            let told = of_no_use(&config);
+            assert_eq!(told.len(), usize::from(no_use), "{told:?}");
+            assert!(told.iter().all(|one| one.contains(&said)), "{told:?}: {said}");
         }
     }
 

@@ -29,7 +29,7 @@ use crate::engine::Status;
 use crate::neigh::{self, NeighError};
 
 pub(crate) use answers::accepts_local;
-pub use certificate::of_store;
+pub use certificate::{of_listeners, of_store};
 pub(crate) use interface::filters_strictly;
 pub use memory::short_of_memory;
 pub(crate) use switch::{Hindrance, in_the_way};
@@ -87,7 +87,6 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     if input.config.balancer.plane == PlaneKind::P4 {
         // Nothing of it is in the kernel.
         certificate::examine(&input.config, &mut findings);
-        certificate::examine_store(&input.config, &mut findings);
         switch::examine(input, &mut findings);
         path::examine(input, &mut findings);
         return findings;
@@ -95,7 +94,6 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     host::examine(&mut findings);
     memory::examine(&input.config, &mut findings);
     certificate::examine(&input.config, &mut findings);
-    certificate::examine_store(&input.config, &mut findings);
     for name in &input.config.balancer.interfaces {
         interface::examine(name, &input.config, &mut findings);
     }

@@ -11,8 +11,22 @@ use weir_announce::{Report, Speaker, SpeakerConfig, written_down};
 
 /// From one question to the next.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// An instance that has not answered by then does not.
+/// The least from an answer to the next question, however soon routes are to be withdrawn.
+const LEAST: Duration = Duration::from_millis(100);
+/// A question that is not answered by then is asked anew.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For how long a question waits, where routes are to be withdrawn in `due`. What is silent is so from its last answer on,
+/// so that the last question ends when they are due, and not after a patience of its own.
+fn patience(due: Option<Duration>) -> Duration {
+    match due {
+        // It is this process that has come too late: whoever lives is heard first.
+        None | Some(Duration::ZERO) => PATIENCE,
+        // Between its end and the time there would be none for another one.
+        Some(due) if due <= PATIENCE + 2 * ASK_EVERY => due,
+        Some(_) => PATIENCE,
+    }
+}
 
 /// What becomes of the instance.
 #[derive(Debug)]
@@ -59,13 +73,18 @@ impl Guard {
         let mut answered = Instant::now();
         let mut withdrawn = false;
         loop {
+            let due = (!withdrawn).then(|| after.saturating_sub(answered.elapsed()));
             let asked = client.request::<Report>("GET", "/v1/announce", None::<&()>);
-            if matches!(timeout(PATIENCE, asked).await, Ok(Ok(_))) {
+            if matches!(timeout(patience(due), asked).await, Ok(Ok(_))) {
                 if std::mem::take(&mut withdrawn) {
                     say(Event::Answers);
                 }
                 answered = Instant::now();
-            } else if answered.elapsed() >= after && !withdrawn {
+                sleep(ASK_EVERY.min(after / 2).max(LEAST)).await;
+                continue;
+            }
+            let left = after.saturating_sub(answered.elapsed());
+            if left.is_zero() && !withdrawn {
                 match self.withdraw().await {
                     Ok(routes) => {
                         withdrawn = true;
@@ -74,12 +93,45 @@ impl Guard {
                     Err(error) => say(Event::Failed(error)),
                 }
             }
-            sleep(ASK_EVERY).await;
+            // Whoever refuses to answer is asked for the last time when it is time.
+            sleep(if left.is_zero() { ASK_EVERY } else { ASK_EVERY.min(left) }).await;
         }
     }
 
     async fn withdraw(&self) -> anyhow::Result<usize> {
         let known = written_down(&self.file).with_context(|| self.file.display().to_string())?;
         Ok(Speaker::new(&self.speaker).withdraw(&known).await?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+
+    /// Whoever hangs answers no question, each of which is waited for as long as it may take.
+    #[test]
+    fn routes_of_who_hangs_are_withdrawn_when_it_is_time() {
+        let milliseconds = |all: Range<u64>| all.map(Duration::from_millis);
+        for after in milliseconds(200..40_000).step_by(7) {
+            // It has answered, and the next question comes a little later.
+            let mut silent = ASK_EVERY.min(after / 2);
+            loop {
+                silent += patience(Some(after.saturating_sub(silent)));
+                let left = after.saturating_sub(silent);
+                if left.is_zero() {
+                    break;
+                }
+                silent += ASK_EVERY.min(left);
+            }
+            assert_eq!(silent, after);
+        }
+    }
+
+    /// A guard that was stopped itself, or whose host slept, asks before it withdraws.
+    #[test]
+    fn a_late_guard_hears_who_lives() {
+        assert_eq!(patience(Some(Duration::ZERO)), PATIENCE);
+        assert_eq!(patience(None), PATIENCE);
     }
 }

@@ -688,14 +688,37 @@ fn bytes_of(mut sign: Sign) -> Vec<u8> {
 /// Answers that there is no store.
 fn refuse(ask: Ask, why: &str) {
     let error = || FleetError::without(why, "");
+    // It has waited for a session that has failed meanwhile, and was not sent.
+    let unsent = || FleetError::without(why, "; nothing has changed");
     match ask {
-        Ask::Put { then, .. } => drop(then.send(Err(error()))),
+        Ask::Put { then, .. } => drop(then.send(Err(unsent()))),
         Ask::Step { then, .. } => drop(then.send(Err(error()))),
         // Kept until there is a session.
         Ask::Ack(_) => {}
         // Without a session there is no lease that the others wait for.
         Ask::Leave => {}
-        Ask::Forget { then, .. } => drop(then.send(Err(error()))),
+        Ask::Forget { then, .. } => drop(then.send(Err(unsent()))),
         Ask::Question { then, .. } => drop(then.send(Err(error()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change that has waited for a session which failed was not sent, and its answer says so.
+    #[test]
+    fn what_was_not_sent_has_changed_nothing() {
+        let why = FleetError::Unreachable("no answer in 3s".into()).to_string();
+        let words = format!("{why}; nothing has changed");
+        let (then, mut put) = oneshot::channel();
+        let document = Box::new(Document::new(2, String::new(), BTreeMap::new()));
+        refuse(Ask::Put { document, expected: 1, then }, &why);
+        let said = put.try_recv().expect("it is answered").expect_err("there is no store");
+        assert_eq!(said.to_string(), words);
+        let (then, mut forgotten) = oneshot::channel();
+        refuse(Ask::Forget { name: "lb2".into(), then }, &why);
+        let said = forgotten.try_recv().expect("it is answered").expect_err("there is no store");
+        assert_eq!(said.to_string(), words);
     }
 }

@@ -95,6 +95,14 @@ pub(crate) async fn patiently<T>(
     }
 }
 
+/// The same of a change: it may have been sent, and the answer be lost.
+fn unanswered(error: FleetError) -> FleetError {
+    match error {
+        FleetError::Unreachable(_) => FleetError::Unknown,
+        error => error,
+    }
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, FleetError> {
     std::fs::read(path).map_err(FleetError::io("read", path))
 }
@@ -206,16 +214,7 @@ impl Store {
             .when([Compare::mod_revision(key.clone(), CompareOp::Equal, expected)])
             .and_then([TxnOp::put(key.clone(), bytes, None)])
             .or_else([TxnOp::get(key, None)]);
-        let answer = match timeout(PATIENCE, self.client.txn(transaction)).await {
-            // It may have been sent, and the answer be lost.
-            Err(_) => return Err(FleetError::Unknown),
-            Ok(Err(error)) => {
-                let error = FleetError::from(error);
-                let sent = matches!(error, FleetError::Unreachable(_));
-                return Err(if sent { FleetError::Unknown } else { error });
-            }
-            Ok(Ok(answer)) => answer,
-        };
+        let answer = patiently(self.client.txn(transaction)).await.map_err(unanswered)?;
         if answer.succeeded() {
             return Ok(answer.header().map_or(0, etcd_client::ResponseHeader::revision));
         }
@@ -385,10 +384,11 @@ impl Store {
     /// Forgets a member that is away. Returns whether there was one.
     ///
     /// # Errors
-    /// [`FleetError`].
+    /// [`FleetError`]; [`FleetError::Unknown`] if there is no answer.
     pub async fn forget(&mut self, name: &str) -> Result<bool, FleetError> {
         let key = self.key(&format!("{MEMBERS}{name}"));
-        Ok(patiently(self.client.delete(key, None)).await?.deleted() > 0)
+        let answer = patiently(self.client.delete(key, None)).await.map_err(unanswered)?;
+        Ok(answer.deleted() > 0)
     }
 
     /// Everything that changes after a revision.

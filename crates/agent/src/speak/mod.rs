@@ -29,6 +29,7 @@ use crate::alone::Alone;
 use crate::asked::Said;
 use crate::error::Error;
 use crate::quic;
+use crate::ready;
 use app::Word;
 use kept::Kept;
 use kernel::{Kernel, ToldOf};
@@ -282,6 +283,21 @@ pub fn look_at(files: &Files) -> Result<Vec<String>, Error> {
         format!("{foreign}: a balancer that trusts the same authority does not take it")
     });
     Ok(ends.chain(foreign).collect())
+}
+
+/// The addresses of this host that the agent's certificate names: those of the backends that it speaks for.
+///
+/// # Errors
+/// [`Error::NotHere`] if there is none; of the file, if it cannot be read, and of the host.
+pub fn own_addresses(files: &Files) -> Result<Vec<IpAddr>, Error> {
+    let own = ready::addresses()?;
+    let named = files.identity()?.addresses;
+    let has = |address: &IpAddr| own.iter().any(|(_, one)| one == address);
+    let here: Vec<IpAddr> = named.iter().copied().filter(has).collect();
+    if here.is_empty() {
+        return Err(Error::NotHere { certificate: files.certificate.clone(), named });
+    }
+    Ok(here)
 }
 
 #[cfg(test)]

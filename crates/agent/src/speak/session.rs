@@ -6,7 +6,7 @@ use super::holds;
 use super::kernel::ToldOf;
 use super::load::{LoadOf, Look};
 use super::log::Change;
-use super::{Balancer, Common};
+use super::{Balancer, Common, own_addresses};
 use crate::error::Error;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -168,22 +168,6 @@ impl Session {
         Ok(dial_and_look(host, places, &self.common.options.files, alive).await?)
     }
 
-    fn addresses(&self) -> Result<Vec<IpAddr>, Ended> {
-        let identity = self.common.options.files.identity()?;
-        let own = weir_host::rtnetlink::addresses()?;
-        let has = |address: &IpAddr| own.iter().any(|(_, one)| one == address);
-        let named = identity.addresses;
-        let here: Vec<IpAddr> = named.iter().copied().filter(has).collect();
-        if here.is_empty() {
-            let named = named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let file = self.common.options.files.certificate.display();
-            return Err(ended(format!(
-                "{file} names {named}, and none is an address of this host"
-            )));
-        }
-        Ok(here)
-    }
-
     /// What it says of how packets come.
     fn served(&self, said: &Serving) -> Result<(), Ended> {
         let now = serving::serving(said)?;
@@ -207,7 +191,7 @@ impl Session {
     }
 
     async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
-        let addresses = self.addresses()?;
+        let addresses = own_addresses(&self.common.options.files)?;
         let (channel, shown) = self.connect().await?;
         let (to, messages) = mpsc::channel::<Written>(WAITING);
         let hello = {

@@ -383,7 +383,7 @@ impl<P: Plane> Engine<P> {
                 let last = self.asking.take();
                 fleet.waiting.push_back((self.who.clone(), last, command));
             } else {
-                let words = "too many changes wait for the store; ask again";
+                let words = "too many changes wait for the store; nothing has changed, ask again";
                 command.refuse(FleetError::Unreachable(words.into()).into());
             }
             return None;
@@ -466,8 +466,7 @@ impl<P: Plane> Engine<P> {
         for edit in edits {
             shared = text::edit(&shared, service, backend, edit)?;
         }
-        // Where the store was restored from an old copy, it is not so there.
-        if shared == before && !self.is_behind() {
+        if shared == before {
             self.tell_last(true);
             return Ok(Ok(format!("{said} already")));
         }

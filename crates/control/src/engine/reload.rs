@@ -22,7 +22,7 @@ use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::sources::Listed;
 use super::turn::{Change, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::api::look_at_papers;
+use crate::certificates;
 use crate::config::{Backend, Balancer, Config, Forward, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
 use meaning::{Who, former, knows_where, other_meaning, who};
@@ -162,11 +162,10 @@ impl<P: Plane> Engine<P> {
         self.looked_at.replace(None);
         let crowded = self.room_of_connections(&config).notes;
         self.fit(&config);
-        // The listener reads them anew now, and tries again as long as it cannot.
-        let tls = config.api.tls.as_ref().and_then(|tls| look_at_papers(tls).err());
-        let tls = tls.map(|why| format!("no API by TLS, and it is tried again: {why}"));
+        // Listeners read them anew now, and try again as long as they cannot.
+        let papers = certificates::of_no_use(&config);
         let notes = followed.notes.iter().chain(&self.oversize).chain(&crowded);
-        let notes = notes.chain(&tls).chain(&held);
+        let notes = notes.chain(&papers).chain(&held);
         let notes: String = notes.map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {

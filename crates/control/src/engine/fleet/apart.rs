@@ -1,6 +1,7 @@
 //! For how long a balancer has not followed its fleet, also over a restart.
 
 use super::super::sources::boot;
+use super::now;
 use crate::engine::Engine;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -39,13 +40,15 @@ pub(super) struct Apart {
     doubts: bool,
     /// When it was last written down that the fleet is followed.
     written: Option<u32>,
+    /// When a process before this one has followed the fleet last, if that is known.
+    before: Option<u32>,
 }
 
 impl Apart {
     /// `followed`: a start goes by what the store has.
     pub(super) fn new(followed: bool) -> Self {
         let stand = if followed { Stand::Together } else { Stand::Unknown };
-        Self { stand, doubts: false, written: None }
+        Self { stand, doubts: false, written: None, before: None }
     }
 
     /// `since`: when the store has heard of this balancer last.
@@ -94,7 +97,8 @@ impl<P: Plane> Engine<P> {
     pub(in crate::engine) fn begin_apart(&mut self) {
         let (now, file) = (self.now(), self.followed_file());
         let Some(fleet) = &mut self.fleet else { return };
-        let last = followed(&file, now).map(Stand::Since);
+        fleet.apart.before = followed(&file, now);
+        let last = fleet.apart.before.map(Stand::Since);
         match fleet.apart.stand {
             // Nobody knows of any, or it did not matter to it.
             Stand::Together => fleet.apart.stand = last.unwrap_or(Stand::Together),
@@ -121,6 +125,21 @@ impl<P: Plane> Engine<P> {
             // A restart counts from there, too: before it is noticed that the store is silent, it was.
             fleet.apart.note(&file, after, heard);
         }
+    }
+
+    /// For how many seconds the store has not heard of this balancer, also before this process began; or, where it
+    /// answers, for how many it does.
+    pub(super) fn seconds_of_store(&self) -> u64 {
+        let Some(fleet) = &self.fleet else { return 0 };
+        let before = fleet.apart.before.map(|at| u64::from(self.now().saturating_sub(at)));
+        fleet.with_report(|report| {
+            let noticed = now().saturating_sub(report.since);
+            if report.reachable {
+                return noticed;
+            }
+            let unheard = report.unheard_for().map(|time| time.as_secs()).or(before);
+            noticed.max(unheard.unwrap_or_default())
+        })
     }
 
     /// What says when the fleet was followed last is gone, and is written with the next look.

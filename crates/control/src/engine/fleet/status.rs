@@ -1,7 +1,7 @@
 //! What a balancer says of itself to its fleet, and what it can tell of the others.
 
 use super::super::agents::place;
-use super::{Fleet, ServiceRuntime, namesake, now, unfit};
+use super::{Fleet, ServiceRuntime, namesake, unfit};
 use crate::certificates::warning_for_store;
 use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
@@ -182,7 +182,7 @@ impl<P: Plane> Engine<P> {
             name: own.clone(),
             store: store.to_string(),
             reachable: report.reachable,
-            seconds: now().saturating_sub(report.since),
+            seconds: self.seconds_of_store(),
             error: report.error.clone(),
             change: report.change,
             made,
@@ -203,7 +203,7 @@ impl<P: Plane> Engine<P> {
         warnings.extend(self.config.store.as_ref().and_then(weir_fleet::StoreConfig::warning));
         warnings.extend(self.config.store.as_ref().and_then(warning_for_store));
         if let (false, Some(error)) = (report.reachable, &report.error) {
-            let seconds = now().saturating_sub(report.since);
+            let seconds = self.seconds_of_store();
             warnings.push(format!(
                 "without the fleet's store for {seconds} s: this balancer goes on with change {}, and changes are \
                  refused ({error})",

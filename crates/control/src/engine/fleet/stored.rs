@@ -100,13 +100,14 @@ impl<P: Plane> Engine<P> {
         behind.map_or_else(apart, words)
     }
 
-    /// Refuses a change that would be made of what this balancer follows, where the others may follow a later one, which
-    /// would be lost by it.
+    /// Refuses a change that would be made of what this balancer follows, where the store has another one: the others may
+    /// follow that, or a later one than this, and nobody who asks for a weight means all the rest of the text.
     pub(super) fn follows_store(&self) -> Result<(), EngineError> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
         let Some(behind) = &fleet.behind else { return Ok(()) };
-        // An older one, of a copy, is replaced by any change.
-        let Some(document) = &behind.document else { return Ok(()) };
+        let Some(document) = &behind.document else {
+            return Err(EngineError::Conflict(format!("nothing has changed: {}", behind.why)));
+        };
         Err(EngineError::Conflict(format!(
             "this balancer follows change {}, and not change {} of the fleet (by {}): {}; nothing has changed. \
              weir apply of the file that is right puts that in force everywhere",

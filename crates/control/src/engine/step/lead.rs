@@ -46,8 +46,10 @@ impl<P: Plane> Engine<P> {
                 // It builds of what it knows: not before it knows all.
                 let asked = fleet.stepping.acked == Some((step.id(), Stage::Collect));
                 let shares = step.next.keys().any(|name| self.has_shared(name));
-                if step.stage == Stage::Collect && shares && !(asked && self.can_step()) {
-                    missing.push(self.config.balancer.name.clone());
+                let unready = step.stage == Stage::Collect && shares && !(asked && self.can_step());
+                let own = &self.config.balancer.name;
+                if unready && !missing.contains(own) {
+                    missing.push(own.clone());
                 }
                 let lost = self.can_step() && self.has_lost_table();
                 let Some(fleet) = &mut self.fleet else { return };
@@ -99,9 +101,9 @@ impl<P: Plane> Engine<P> {
                     who,
                     "given up: not everybody came so far; tried again"
                 );
-                fleet.stepping.why = Some(format!(
-                    "a change of pools in step waits for {who}, which did not come to {stage} in {patience:?}"
-                ));
+                let words = self.given_up_words(step, &who, patience);
+                let Some(fleet) = &mut self.fleet else { return };
+                fleet.stepping.why = Some(words);
                 fleet.stepping.silent = missing;
                 fleet.stepping.pause();
                 self.give_up(step, term);

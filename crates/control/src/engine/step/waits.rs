@@ -7,9 +7,9 @@ use super::super::service::{PoolMember, ServiceRuntime};
 use super::super::turn::InForce;
 use super::StepStatus;
 use crate::config::Config;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
-use weir_fleet::{Share, Stage};
+use weir_fleet::{Share, Stage, Step};
 use weir_plane::Plane;
 use weir_steering::{Member, Role};
 
@@ -60,6 +60,29 @@ impl<P: Plane> Engine<P> {
         let begins = stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Prepare);
         let misses = stepping.misses.as_ref().filter(|_| begins || fleet.leads().0);
         misses.or(stepping.why.as_ref()).cloned()
+    }
+
+    /// Why a step is given up in which somebody did not come so far. Where it is agents that have not answered this
+    /// balancer, the others wait for them as well.
+    pub(super) fn given_up_words(&self, step: &Step, who: &str, patience: Duration) -> String {
+        let asked = self.fleet.as_ref().and_then(|fleet| fleet.stepping.asked);
+        let asked = asked.filter(|_| step.stage == Stage::Collect);
+        let silent = asked.map_or_else(Vec::new, |(number, _)| {
+            self.up_where(&step.next, |address| {
+                !self.has_collected_of(number, &HashSet::from([address]))
+            })
+        });
+        match &silent[..] {
+            [] => format!(
+                "a change of pools in step waits for {who}, which did not come to {} in {patience:?}",
+                step.stage
+            ),
+            silent => format!(
+                "a change of pools in step waits for the agents of {}, which have not said in {patience:?} what \
+                 has begun",
+                silent.join(", ")
+            ),
+        }
     }
 
     fn leaders_waits(&self) -> Option<String> {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::engine::fleet::digest_of;
+use crate::engine::sources::boot;
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{Ask, Cache, Document, Report, Share, Sign, text};
 use weir_steering::cheetah::servers;
@@ -355,6 +357,13 @@ fn a_whole_text_takes_the_place_of_what_is_not_followed() {
     // And one that was restored from an old copy.
     store.hears(&mut world, &document, 3);
     assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
+    // A command means no whole text, and the others may follow a later one than this balancer.
+    let (refused, put) = store.ask(&mut world, weight);
+    let refused = refused.expect_err("the store has another one");
+    assert!(refused.kind() == crate::engine::Kind::Conflict && put.is_none());
+    let said = refused.to_string();
+    assert!(said.contains("nothing has changed: the store has change 5"), "{said}");
+    assert!(said.contains("weir apply on the one that is right"), "{said}");
     let (said, put) = store.ask(&mut world, apply(whole));
     let (put, expected) = put.unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!((put.change, &put.text, expected), (9, &document.text, 3));
@@ -538,6 +547,31 @@ fn who_is_not_heard_of_without_the_store_is_unknown() {
     let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
     let refused = refused.expect_err("the store takes nothing").to_string();
     assert_eq!(refused, format!("{why}; nothing has changed"));
+}
+
+/// A start without the store says for how long there was none, and not for how long it has looked itself.
+#[test]
+fn a_restart_counts_from_when_the_fleet_was_followed_last() {
+    let mut world = member(&first());
+    let at = serde_json::json!({ "boot": boot(), "seconds": world.engine.now() });
+    std::fs::write(world.directory.path().join("followed.json"), at.to_string()).expect("a file");
+    world.engine.begin_apart();
+    world.engine.ahead += 40;
+    let (asks, _asked) = mpsc::channel(1);
+    let (sign, _signed) = watch::channel(Sign::default());
+    let (report, reported) = watch::channel(Report::default());
+    let (sender, _commands) = channel(16).expect("descriptors");
+    world.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    report.send_modify(|report| {
+        (report.since, report.error) = (now, Some("no answer".into()));
+    });
+    let seconds = world.engine.fleet_status().expect("it is of one").seconds;
+    assert!((40..1_000_000).contains(&seconds), "{seconds}");
+    assert!(!world.fleet_says().contains("store for 0 s"), "{}", world.fleet_says());
+    // Where it answers, it is said since when it does.
+    report.send_modify(|report| report.reachable = true);
+    assert!(world.engine.fleet_status().expect("it is of one").seconds < 1_000_000);
 }
 
 /// A change stands in the history of each balancer by what it does, by who has asked which one, and by the fleet's

@@ -400,6 +400,38 @@ fn lost_agents_are_named_by_their_backends() {
     assert_eq!(said, ("b2, b3".into(), "b1".into()));
 }
 
+/// Where a change waits for an agent that says nothing, that one is named, and none of the balancers, which wait for it
+/// as their leader does.
+#[test]
+fn a_silent_agent_is_named_and_nobody_who_waits_for_it() {
+    let mut fleet = one_fleet(RESIDUE);
+    let begun = Instant::now();
+    let leader = fleet.leader;
+    fleet.pool.insert(3, 9);
+    fleet.propose(0);
+    let said = loop {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        for at in 0..BALANCERS {
+            while !fleet.members[at].items.is_empty() {
+                fleet.hear(at);
+            }
+            for n in (1..=BACKENDS).filter(|n| *n != 2) {
+                (0..20).for_each(|_| fleet.agent(at, n));
+            }
+            fleet.turn(at);
+        }
+        let said = fleet.engine(leader).waits_as_leader().unwrap_or_default();
+        if said.contains("collect") || said.contains("agents") {
+            break said;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(said.contains("waits for the agents of b2, which"), "{said}");
+    assert!(!said.contains("lb"), "{said}");
+    fleet.rest();
+    fleet.agree();
+}
+
 /// A step that is given up before agents were asked says nothing of them; one in which they did not answer in time
 /// counts, until they answer again. The leader waits for longer after each that is given up, and begins anew with
 /// that after a change.

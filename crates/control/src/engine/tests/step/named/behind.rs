@@ -33,7 +33,7 @@ fn who_gets_no_table_is_waited_for_once_and_follows_what_comes() {
         assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
         fleet.go_on(None);
         let said = fleet.said_in_step(other);
-        assert!(!said.is_some_and(|ack| ack.lags), "nobody knows of it yet: {said:?}");
+        assert!(said.is_none_or(|ack| !ack.lags), "nobody knows of it yet: {said:?}");
     }
 
     // In the next step the others know, and a change that comes in its course is followed after it.

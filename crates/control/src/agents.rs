@@ -9,12 +9,13 @@ use crate::engine::{Command, Newcomer, Order, Over, Said, Sender};
 use crate::health::told::Word;
 use crate::pace::Pace;
 use crate::tables::Shelf;
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -43,6 +44,8 @@ const CALLERS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The engine hears so often how many were turned away.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// That the same caller is refused for the same reason is said again after so long.
+const SAY_AGAIN: Duration = Duration::from_secs(3600);
 /// An agent is asked so often how far it is.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// One that has not answered after so long is lost.
@@ -273,14 +276,54 @@ async fn handshake(
     Ok((stream, Caller { from, identity }))
 }
 
-/// Says so now and then, and counts it: whoever reaches the port and calls a thousand times fills no log, and takes no
-/// more of the engine's time than a command a second.
+/// Says so when it begins and when the reason is another, and counts it: whoever reaches the port and calls a thousand
+/// times fills no log, and takes no more of the engine's time than a command a second.
 fn turn_away(refused: &AtomicU64, from: SocketAddr, why: &str) {
     static PACE: Pace = Pace::new(1);
+    static SAID: Refusals = Refusals::new();
+    static UNSAID: AtomicU64 = AtomicU64::new(0);
     refused.fetch_add(1, Ordering::Relaxed);
-    if let Some(unsaid) = PACE.take() {
-        warn!(%from, why, unsaid, "an agent was refused");
+    let (caller, now) = (from.ip(), Instant::now());
+    if SAID.has_lately(caller, why, now) {
+        UNSAID.fetch_add(1, Ordering::Relaxed);
+        return;
     }
+    if let Some(unsaid) = PACE.take() {
+        SAID.note(caller, why, now);
+        let unsaid = unsaid + UNSAID.swap(0, Ordering::Relaxed);
+        warn!(%from, why, unsaid, "an agent, or another balancer, was refused");
+    }
+}
+
+/// Why callers were refused, as it was said last. An agent or a balancer whose certificate is of no use calls again for as
+/// long as that is so.
+struct Refusals(Mutex<BTreeMap<IpAddr, (String, Instant)>>);
+
+impl Refusals {
+    const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    /// Whether the same was said of this caller not long ago.
+    fn has_lately(&self, caller: IpAddr, why: &str, now: Instant) -> bool {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        said.get(&caller).is_some_and(|(before, at)| before == why && is_lately(*at, now))
+    }
+
+    /// It is said now. Where too many call it is as if nothing had been said of this one.
+    fn note(&self, caller: IpAddr, why: &str, now: Instant) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= CALLERS {
+            said.retain(|_, (_, at)| is_lately(*at, now));
+        }
+        if said.len() < CALLERS || said.contains_key(&caller) {
+            said.insert(caller, (why.to_owned(), now));
+        }
+    }
+}
+
+fn is_lately(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < SAY_AGAIN
 }
 
 /// Tells the engine how many were refused since it was told last.
@@ -575,6 +618,25 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_said_when_it_begins_and_when_it_changes() {
+        let (said, begun) = (Refusals::new(), Instant::now());
+        let at = |n: u32| IpAddr::from(n.to_be_bytes());
+        assert!(!said.has_lately(at(1), "expired", begun));
+        said.note(at(1), "expired", begun);
+        assert!(said.has_lately(at(1), "expired", begun));
+        assert!(!said.has_lately(at(1), "unknown", begun), "for another reason");
+        assert!(!said.has_lately(at(2), "expired", begun), "another one");
+        assert!(!said.has_lately(at(1), "expired", begun + SAY_AGAIN), "long ago");
+        // However many call, no more are kept, and what was said of those stays.
+        (2..2000).for_each(|n| said.note(at(n), "expired", begun));
+        assert_eq!(said.0.lock().expect("nobody has failed").len(), CALLERS);
+        said.note(at(1), "unknown", begun);
+        assert!(said.has_lately(at(1), "unknown", begun));
+        said.note(at(3000), "expired", begun + SAY_AGAIN);
+        assert_eq!(said.0.lock().expect("nobody has failed").len(), 1);
+    }
 
     #[test]
     fn only_another_agent_is_said_to_be_one() {

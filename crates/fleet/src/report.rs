@@ -50,6 +50,9 @@ pub struct Sign {
     /// Why it does not run for leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfit: Option<String>,
+    /// Why its packets follow another table than the last step has, if they do: the others have gone on without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_behind: Option<String>,
 }
 
 /// The balancer that leads its fleet.

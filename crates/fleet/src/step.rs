@@ -197,6 +197,16 @@ impl Step {
         !missing.iter().all(knows)
     }
 
+    /// Of these, who are [missing](Self::missing), those for whom the others hold new flows back. Who has said that it lags leads
+    /// flows by another table in any case, before this step and after it.
+    pub fn awaited(&self, missing: &[String], report: &Report) -> Vec<String> {
+        let lags = |name: &&String| {
+            let ack = report.acks.get(*name).filter(|ack| ack.step == self.id());
+            ack.is_some_and(|ack| ack.lags)
+        };
+        missing.iter().filter(|name| self.stage < Stage::Commit || !lags(name)).cloned().collect()
+    }
+
     /// The step given up: before *commit*, nothing has changed by it. But what is dead is dead: it gets no new flow,
     /// and no other row of a table moves by that.
     pub fn given_up(&self) -> Self {
@@ -237,6 +247,10 @@ pub struct Ack {
     /// It has heard of a later one, to which it cannot come yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
+    /// It does not follow the tables in force before the step, as the others do, or can get none of those that come: the
+    /// others do not wait for its *commit*.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lags: bool,
 }
 
 #[cfg(test)]
@@ -245,6 +259,34 @@ mod tests {
 
     fn share(name: &str, weight: u32) -> Share {
         Share { name: name.into(), weight, drains: false, down: false }
+    }
+
+    /// Until *commit* everybody is waited for; then nobody who has said in this step that it lags.
+    #[test]
+    fn who_lags_is_not_waited_for_with_commit() {
+        let (none, digests) = (Pools::new(), BTreeMap::new());
+        let step = |stage| Step {
+            number: 7,
+            begun: 2,
+            term: 2,
+            stage,
+            change: 3,
+            pools: none.clone(),
+            next: none.clone(),
+            tables: digests.clone(),
+            next_tables: digests.clone(),
+            rows: digests.clone(),
+            next_rows: digests.clone(),
+        };
+        let mut report = Report::default();
+        for (name, number, lags) in [("a", 7, false), ("b", 7, true), ("c", 6, true)] {
+            let (id, stage) = (name.to_owned(), Stage::Collect);
+            let ack = Ack { id, step: (2, number), stage, late: false, lags };
+            report.acks.insert(name.into(), ack);
+        }
+        let missing = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(step(Stage::Collect).awaited(&missing, &report), missing);
+        assert_eq!(step(Stage::Commit).awaited(&missing, &report), ["a", "c"]);
     }
 
     #[test]

@@ -312,7 +312,7 @@ async fn a_leader_takes_a_term_that_is_above_all_steps() {
     let mut a = balancer(&etcd.config(), "a", "1");
     assert_eq!(leader(&mut a, 1).await.term, 1);
     let b = balancer(&etcd.config(), "b", "2");
-    let ack = Ack { id: "2".into(), step: (9, 4), stage: Stage::Done, late: false };
+    let ack = Ack { id: "2".into(), step: (9, 4), stage: Stage::Done, late: false, lags: false };
     b.asks.send(Ask::Ack(ack)).await.expect("it runs");
     let later = leader(&mut a, 10).await;
     assert_eq!((later.name.as_str(), later.term), ("a", 10));

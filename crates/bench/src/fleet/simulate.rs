@@ -566,7 +566,7 @@ impl<'a> Fleet<'a> {
         let (then, ack) = self.works(at, now, |fleet| {
             let step = fleet.balancers[at].step.as_ref();
             let Some(step) = step else { return Ok(Vec::new()) };
-            let ack = Ack { id, step: step.id(), stage: step.stage, late: false };
+            let ack = Ack { id, step: step.id(), stage: step.stage, late: false, lags: false };
             Ok(serde_json::to_vec(&ack).context("writing an answer")?)
         })?;
         self.write(then, Value::Ack(at, ack));

@@ -15,6 +15,10 @@ use weir_steering::{Armed, Image, InFleet, Parcel};
 
 /// A table that nobody gave is asked for again after so long.
 const AGAIN: Duration = Duration::from_millis(100);
+/// One that has not come for so long, in which the others have gone on without, is asked for more seldom.
+const OFTEN_FOR: Duration = Duration::from_secs(5);
+/// So often.
+const SELDOM: Duration = Duration::from_secs(1);
 
 /// A table that one balancer has built.
 #[derive(Clone, Debug)]
@@ -52,6 +56,11 @@ impl Fetching {
     pub fn found(&mut self) {
         self.lacks = None;
         self.asked.retain(|_, again| again.is_none());
+    }
+
+    /// Whether a table is not here that packets are to follow.
+    pub fn is_lacking(&self) -> bool {
+        self.lacks.is_some()
     }
 
     /// Why.
@@ -318,10 +327,18 @@ impl<P: Plane> Engine<P> {
             }
             Err(why) => {
                 debug!(service = name, digest, why, "a table did not come");
-                if let Some((_, said)) = &mut fetching.lacks {
-                    *said = Some(format!("the table of service {name} did not come: {why}"));
+                let mut after = AGAIN;
+                if let Some((since, said)) = &mut fetching.lacks {
+                    // Of several services the first is named, as long as it lacks its own.
+                    let of = format!("the table of service {name} did not come: ");
+                    if said.as_ref().is_none_or(|before| before.starts_with(&of)) {
+                        *said = Some(of + &why);
+                    }
+                    if since.elapsed() >= OFTEN_FOR {
+                        after = SELDOM;
+                    }
                 }
-                fetching.asked.insert((name, digest), Some(Instant::now() + AGAIN));
+                fetching.asked.insert((name, digest), Some(Instant::now() + after));
             }
         }
     }

@@ -7,6 +7,7 @@
 
 mod alone;
 mod anew;
+mod behind;
 mod heard;
 mod lead;
 mod learn;
@@ -101,6 +102,10 @@ pub(super) struct Stepping {
     left: Option<StepId>,
     /// The one of which it was said that this balancer is late with *commit*.
     late: Option<StepId>,
+    /// The one of which it was said that this balancer lags.
+    lagged: Option<StepId>,
+    /// Why the others have gone on without this balancer, if they have: a table that it cannot get.
+    left_behind: Option<String>,
     /// The one in which its lease has run out while it kept its word.
     lapsed: Option<StepId>,
     /// When this balancer has written *collect* as the leader of a term, and of which step.
@@ -171,6 +176,8 @@ impl Stepping {
             acked: None,
             left: None,
             late: None,
+            lagged: None,
+            left_behind: None,
             lapsed: None,
             led: None,
             born: Instant::now(),
@@ -522,9 +529,9 @@ impl<P: Plane> Engine<P> {
                     if self.has_thawed(&step) {
                         self.step_is_over(&step);
                     }
-                } else if lost {
+                } else if (lost || self.still_lacks_table()) && self.has_thawed(&step) {
                     // It is left behind, and nobody's new flows wait for that.
-                    self.has_thawed(&step);
+                    self.goes_on_behind(&step);
                 }
             }
         }
@@ -555,11 +562,13 @@ impl<P: Plane> Engine<P> {
         let behind = step.pools.iter().filter(is_behind);
         let mut behind: Pools = behind.map(|(name, pool)| (name.clone(), pool.clone())).collect();
         if step.stage < Stage::Commit {
-            // They get another one soon, and this one may be lost.
-            let all = behind.keys().filter(|name| step.next.contains_key(*name)).cloned();
+            // They get another one soon, and this one may be lost. Or it has not come for so long that the others have gone
+            // on: the step is not to wait for it, of whatever services it is.
+            let left = self.is_left_behind();
+            let all = behind.keys().filter(|name| left || step.next.contains_key(*name)).cloned();
             for name in all.collect::<Vec<_>>() {
-                let none =
-                    self.services.get(&name).is_none_or(|one| one.builder.published().is_none());
+                let none = step.next.contains_key(&name)
+                    && self.services.get(&name).is_none_or(|one| one.builder.published().is_none());
                 let digest = step.tables.get(&name);
                 if digest.is_some_and(|digest| none || !self.table_is_here(&name, digest)) {
                     behind.remove(&name);
@@ -567,7 +576,9 @@ impl<P: Plane> Engine<P> {
             }
         }
         if behind.is_empty() {
-            self.table_is_found();
+            if !self.is_left_behind() {
+                self.table_is_found();
+            }
             return true;
         }
         for name in behind.keys() {
@@ -620,23 +631,31 @@ impl<P: Plane> Engine<P> {
         if stepping.late == Some(id) || stepping.since.elapsed() < LATE {
             return;
         }
-        let ack = Ack { id: fleet.id().to_owned(), step: id, stage, late: true };
+        let lags = stepping.lagged == Some(id);
+        let ack = Ack { id: fleet.id().to_owned(), step: id, stage, late: true, lags };
         if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
             fleet.stepping.late = Some(id);
+            fleet.note_left_behind();
         }
     }
 
     fn acknowledge(&mut self, step: &Step) {
-        let Some(fleet) = &mut self.fleet else { return };
         let said = (step.id(), step.stage);
-        if fleet.stepping.acked == Some(said) {
+        if self.fleet.as_ref().is_none_or(|fleet| fleet.stepping.acked == Some(said)) {
             return;
         }
+        let (lags, lacks) = (self.lags(step), self.lacks_any(step));
+        let Some(fleet) = &mut self.fleet else { return };
         let (id, stage) = (fleet.id().to_owned(), step.stage);
-        let ack = Ack { id, step: step.id(), stage, late: false };
+        let ack = Ack { id, step: step.id(), stage, late: false, lags };
         // Where there is no room it is said the next time.
         if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
             fleet.stepping.acked = Some(said);
+            if lags {
+                fleet.stepping.lagged = Some(step.id());
+            } else if stage == Stage::Commit && !lacks {
+                fleet.stepping.left_behind = None;
+            }
             debug!(step = step.number, stage = ?step.stage, after = ?fleet.stepping.since.elapsed(), "in step");
             self.note(step.id(), Did::Says(step.stage));
         }
@@ -896,6 +915,7 @@ impl<P: Plane> Engine<P> {
         let Some(fleet) = &mut self.fleet else { return };
         let stepping = &mut fleet.stepping;
         (stepping.committed, stepping.over) = (Some(step.id()), Some(step.id()));
+        stepping.left_behind = None;
         fleet.fetching.found();
         tolerate("keep the pools of the fleet for a restart", fleet.keep_step(step));
         let services = &self.services;

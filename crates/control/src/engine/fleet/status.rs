@@ -56,8 +56,8 @@ pub struct FleetStatus {
 pub struct BalancerStatus {
     /// Its name.
     pub name: String,
-    /// "serves", "drained", "behind" (it does not follow the last change), "away" (it does not say anything to the
-    /// store), or "unknown" (the store does not answer the balancer that was asked).
+    /// "serves", "drained", "behind" (it does not follow the last change, or the table of the last step), "away" (it does
+    /// not say anything to the store), or "unknown" (the store does not answer the balancer that was asked).
     pub role: String,
     /// What it says of itself; if that is unknown, what it has said last. None if it is away, or nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,9 +69,9 @@ pub struct BalancerStatus {
 impl<P: Plane> Engine<P> {
     /// Says what this balancer does, if that is another than before.
     pub(in crate::engine) fn tell_fleet(&mut self) {
-        let waits = self.waits_as_leader();
+        let (waits, left_behind) = (self.waits_as_leader(), self.why_left_behind());
         let Some(mut fleet) = self.fleet.take() else { return };
-        let sign = Sign { waits, ..self.sign(&mut fleet) };
+        let sign = Sign { waits, left_behind, ..self.sign(&mut fleet) };
         if let Some(ends) = &fleet.ends {
             ends.sign.send_if_modified(|before| {
                 let changed = *before != sign;
@@ -79,6 +79,14 @@ impl<P: Plane> Engine<P> {
                     unfit if *unfit == before.unfit => {}
                     Some(why) => warn!(why, "this balancer does not run for leader"),
                     None => info!("this balancer runs for leader again"),
+                }
+                match &sign.left_behind {
+                    left if *left == before.left_behind => {}
+                    Some(why) => warn!(
+                        why,
+                        "the others go on without this balancer; new flows start here by the table of before"
+                    ),
+                    None => info!("this balancer follows the table that the others follow again"),
                 }
                 if changed {
                     *before = sign;
@@ -138,6 +146,7 @@ impl<P: Plane> Engine<P> {
                 .or_else(|| self.turning_keys()),
             waits: None,
             unfit: self.unfit(),
+            left_behind: None,
         }
     }
 
@@ -164,7 +173,9 @@ impl<P: Plane> Engine<P> {
                 // Of itself it knows all the same.
                 _ if !asked && name != own => "unknown",
                 None => "away",
-                Some(sign) if lag > 0 || sign.trouble.is_some() => "behind",
+                Some(sign) if lag > 0 || sign.trouble.is_some() || sign.left_behind.is_some() => {
+                    "behind"
+                }
                 Some(sign) if sign.drained => "drained",
                 Some(_) => "serves",
             };
@@ -223,7 +234,7 @@ impl<P: Plane> Engine<P> {
             .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
         let unfit = self.unfit();
         warnings.extend(unfit.map(|why| format!("this balancer does not run for leader: {why}")));
-        warnings.extend(self.step_warning());
+        warnings.extend(self.step_warnings());
         warnings
     }
 }
@@ -320,6 +331,10 @@ fn disagreements(balancers: &[BalancerStatus], doubled: &BTreeSet<String>) -> Ve
     said.extend(signs().filter_map(|(name, sign)| {
         let trouble = sign.trouble.as_ref()?;
         Some(format!("{name} does not follow the store: {trouble}"))
+    }));
+    said.extend(signs().filter_map(|(name, sign)| {
+        let why = sign.left_behind.as_ref()?;
+        Some(format!("{name} does not follow the last change of pools in step: {why}"))
     }));
     said.extend(
         signs().filter_map(|(name, sign)| Some(unfit::sentence(name, sign.unfit.as_ref()?))),

@@ -219,6 +219,7 @@ impl<P: Plane> Engine<P> {
         }
         self.look_whether_apart();
         self.look_whether_pools_wait();
+        self.say_caught_up();
         self.tell_fleet();
     }
 }

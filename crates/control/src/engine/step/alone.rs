@@ -88,7 +88,8 @@ impl<P: Plane> Engine<P> {
     fn take_back_word(&mut self) {
         let Some(fleet) = &mut self.fleet else { return };
         let Some(step) = fleet.stepping.step.as_ref().map(|step| step.id()) else { return };
-        let ack = Ack { id: fleet.id().to_owned(), step, stage: Stage::Prepare, late: false };
+        let (id, stage) = (fleet.id().to_owned(), Stage::Prepare);
+        let ack = Ack { id, step, stage, late: false, lags: false };
         if let Some(asks) = fleet.asks() {
             let _ = asks.try_send(Ask::Ack(ack));
         }

@@ -65,14 +65,22 @@ fn highest_said(report: &Report) -> Option<StepId> {
 }
 
 /// Services whose tables differ on balancers that take part in steps, follow the same configuration and have as many
-/// backends up: who has found others dead than this one, which has the id `own`, leads flows otherwise on purpose.
+/// backends up: who has found others dead than this one, which has the id `own`, leads flows otherwise on purpose. Who was
+/// left behind by the last step makes up for it by itself, as soon as it can, and not by another step.
 fn differing(report: &Report, own: &str, change: u64) -> BTreeSet<String> {
     let here = report.balancers.values().find(|sign| sign.id == own);
     let Some(here) = here else { return BTreeSet::new() };
     let here: BTreeMap<&str, &ServiceSign> =
         here.services.iter().map(|service| (service.name.as_str(), service)).collect();
-    let takes_part = |sign: &&Sign| sign.steps && sign.change == change;
-    let others = report.balancers.values().filter(takes_part).flat_map(|sign| &sign.services);
+    let left = |name: &String, sign: &Sign| {
+        let ack = report.acks.get(name).filter(|ack| ack.id == sign.id);
+        ack.is_some_and(|ack| ack.late || ack.lags)
+    };
+    let takes_part = |of: &(&String, &Sign)| {
+        let (name, sign) = *of;
+        sign.steps && sign.change == change && !left(name, sign)
+    };
+    let others = report.balancers.iter().filter(takes_part).flat_map(|(_, sign)| &sign.services);
     let differs = |there: &&ServiceSign| {
         here.get(there.name.as_str()).is_some_and(|here| {
             (here.up, here.backends) == (there.up, there.backends)
@@ -180,6 +188,24 @@ mod tests {
         assert!(!differs(Sign { steps: false, ..sign("2", 3) }), "it takes no packets yet");
     }
 
+    /// No step does better than the last for who could not come to that, and says so.
+    #[test]
+    fn no_step_is_made_for_who_was_left_behind() {
+        for (late, lags, differs) in
+            [(false, false, true), (true, false, false), (false, true, false)]
+        {
+            let mut report = report([sign("1", 3), sign("1", 3), sign("2", 3)]);
+            let stage = weir_fleet::Stage::Collect;
+            let mut ack = Ack { id: "lb2".into(), step: (4, 2), stage, late, lags };
+            report.acks.insert("lb2".into(), ack.clone());
+            assert_eq!(!differing(&report, "lb0", 7).is_empty(), differs, "{ack:?}");
+            // It is another process that has said so.
+            ack.id = "former".into();
+            report.acks.insert("lb2".into(), ack);
+            assert!(!differing(&report, "lb0", 7).is_empty());
+        }
+    }
+
     #[test]
     fn what_does_not_help_is_tried_ever_more_seldom() {
         let mut anew = Anew::default();
@@ -201,7 +227,7 @@ mod tests {
         let mut report = report([sign("1", 3), sign("1", 3)]);
         let ack = |id: &str, step| {
             let stage = weir_fleet::Stage::Done;
-            Ack { id: id.into(), step, stage, late: false }
+            Ack { id: id.into(), step, stage, late: false, lags: false }
         };
         assert_eq!(highest_said(&report), None);
         report.acks.insert("lb0".into(), ack("lb0", (4, 2)));

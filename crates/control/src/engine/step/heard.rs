@@ -55,7 +55,8 @@ impl<P: Plane> Engine<P> {
         let Some(step) = last.filter(|id| stepping.acked.is_none_or(|(said, _)| said < *id)) else {
             return;
         };
-        let ack = Ack { id: fleet.id().to_owned(), step, stage: Stage::Done, late: false };
+        let (id, stage) = (fleet.id().to_owned(), Stage::Done);
+        let ack = Ack { id, step, stage, late: false, lags: false };
         if let Some(asks) = fleet.asks() {
             let _ = asks.try_send(Ask::Ack(ack));
         }

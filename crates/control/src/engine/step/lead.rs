@@ -8,7 +8,7 @@ use super::{
     shares_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use weir_fleet::{Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
 use weir_plane::Plane;
@@ -76,12 +76,15 @@ impl<P: Plane> Engine<P> {
                     fleet.fetching.found();
                     return self.lead_to_commit(step, term);
                 }
+                // Whoever lags leads flows by another table, however long the others wait.
+                let awaited = fleet.with_report(|report| step.awaited(&missing, report));
                 let patience = match step.stage {
+                    Stage::Commit if awaited.is_empty() => Duration::ZERO,
                     Stage::Prepare => PREPARE_PATIENCE,
                     Stage::Collect if fleet.stepping.has_paused_long() => LONG_PATIENCE,
                     Stage::Freeze | Stage::Collect => PATIENCE,
                     Stage::Commit | Stage::Done => {
-                        let deaf = |report: &Report| step.may_not_know(&missing, report);
+                        let deaf = |report: &Report| step.may_not_know(&awaited, report);
                         if fleet.with_report(deaf) { LEASE_PATIENCE } else { COMMIT_PATIENCE }
                     }
                 };

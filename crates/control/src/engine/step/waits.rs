@@ -35,10 +35,15 @@ impl<P: Plane> Engine<P> {
         })
     }
 
-    /// What is in the way of changes.
-    pub(in crate::engine) fn step_warning(&self) -> Option<String> {
+    /// What is in the way of changes, and of this balancer's following them.
+    pub(in crate::engine) fn step_warnings(&self) -> Vec<String> {
         let table = || self.fleet.as_ref()?.fetching.why().map(str::to_owned);
-        self.step_waits().or_else(table)
+        let left = self.why_left_behind().map(|why| {
+            format!(
+                "left behind by the last change of pools in step: {why}; new flows start here by the table of before"
+            )
+        });
+        self.step_waits().into_iter().chain(left.or_else(table)).collect()
     }
 
     /// Why pools do not change that are to change, if they do not.
@@ -97,6 +102,10 @@ impl<P: Plane> Engine<P> {
     fn unsaid_waits(&self) -> Option<String> {
         let fleet = self.fleet.as_ref()?;
         fleet.stepping.pending.filter(|since| since.elapsed() >= SAID_AFTER)?;
+        // What waits then is this balancer alone, and for its table.
+        if self.why_left_behind().is_some() {
+            return None;
+        }
         let pools = self.pools_that_wait();
         let whom = fleet.with_report(|report| {
             // Without the store nothing is to change.

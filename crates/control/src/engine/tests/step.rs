@@ -157,6 +157,8 @@ struct Fleet {
     trace: Vec<Mark>,
     /// Who makes other rows than the leader does, as far as it can tell.
     differs: Option<usize>,
+    /// To whom nobody gives a table.
+    tableless: Option<usize>,
     /// A client whose doings are printed.
     watched: Option<u32>,
     /// What became of each client last.
@@ -227,6 +229,7 @@ impl Fleet {
             born: BTreeMap::new(),
             trace: Vec::new(),
             differs: None,
+            tableless: None,
             watched: std::env::var("WEIR_CLIENT").ok().and_then(|client| client.parse().ok()),
             doings: std::cell::RefCell::default(),
             done: 0,
@@ -342,7 +345,7 @@ impl Fleet {
             let has: Vec<_> =
                 shelves.filter_map(|shelf| shelf.get(&wish.service, &wish.digest)).collect();
             // Not every call gets through.
-            let lucky = self.rng.random_bool(0.7);
+            let lucky = self.rng.random_bool(0.7) && self.tableless != Some(at);
             let got = has.first().filter(|_| lucky).map(|bytes| bytes.to_vec());
             let news = FleetNews::Table(wish.service, wish.digest, got.ok_or("nobody".into()));
             let _guard = self.runtime.enter();

@@ -1,5 +1,6 @@
 //! Histories of steps that are told, and not drawn.
 
+mod behind;
 mod copies;
 mod turns;
 

@@ -830,6 +830,13 @@ impl<P: Plane> Engine<P> {
             && !self.agents.lost.iter().any(|one| of(&one.addresses))
     }
 
+    /// The addresses of which that was not told.
+    pub(super) fn not_collected(&self, number: u64) -> HashSet<IpAddr> {
+        let there = self.uncollected(number).flat_map(|one| &one.newcomer.addresses);
+        let lost = self.agents.lost.iter().flat_map(|one| &one.addresses);
+        there.chain(lost).copied().collect()
+    }
+
     /// Whether the agent of a backend was lost not long ago, and has not told all since.
     pub(super) fn misses(&self, address: IpAddr) -> bool {
         self.agents.missed.get(&address).is_some_and(|since| since.elapsed() < MISSED_FOR)

@@ -238,7 +238,10 @@ impl<P: Plane> Engine<P> {
             }
             Command::TraceLoaded(number, loaded, give) => self.trace_loaded(number, loaded, give),
             Command::TraceEnded(number) => self.trace_ended(number),
-            Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
+            Command::Reload(breaking, reply) => {
+                drop(reply.send(self.reload(breaking)));
+                super::memory::give_back_soon();
+            }
             Command::Unfollowed(why) => self.unfollowed = Some(why),
             Command::Ping(reply) => drop(reply.send(())),
             Command::AgentCalls(newcomer, reply) => drop(reply.send(self.agent_calls(*newcomer))),
@@ -264,7 +267,10 @@ impl<P: Plane> Engine<P> {
                 let done = self.make_backend(&service, *backend);
                 self.answer_change(done, self.known_of(&service), reply);
             }
-            Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
+            Command::Apply(apply, reply) => {
+                drop(reply.send(self.apply(&apply, "apply")));
+                super::memory::give_back_soon();
+            }
             Command::Rollback(number, breaking, reply) => {
                 drop(reply.send(self.rollback(number, breaking)));
             }

@@ -135,7 +135,7 @@ pub(super) struct Fleet {
     waiting: VecDeque<(Who, Option<oneshot::Sender<Last>>, Command)>,
     ends: Option<Contact>,
     /// Digests of tables, by the generation that they are of.
-    digests: HashMap<ServiceId, (u64, String)>,
+    pub(super) digests: HashMap<ServiceId, (u64, String)>,
     /// Changes of pools that all make in step.
     pub(super) stepping: Stepping,
     /// Tables that all have alike, on their way here.

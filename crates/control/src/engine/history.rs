@@ -362,7 +362,6 @@ impl<P: Plane> Engine<P> {
         self.looked_at.replace(Some(from));
         let done = self.reload_as(config, breaking);
         self.looked_at.replace(None);
-        super::memory::give_back_soon();
         if matches!(done, Ok(_) | Err(EngineError::Unfinished(_))) {
             (self.instead, self.unfollowed) = (None, None);
         }

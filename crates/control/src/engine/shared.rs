@@ -338,7 +338,10 @@ impl<P: Plane> Engine<P> {
                         after = SELDOM;
                     }
                 }
-                fetching.asked.insert((name, digest), Some(Instant::now() + after));
+                // Those of former steps are asked for no more.
+                let now = Instant::now();
+                fetching.asked.retain(|_, again| again.is_none_or(|again| again + SELDOM > now));
+                fetching.asked.insert((name, digest), Some(now + after));
             }
         }
     }

@@ -651,9 +651,8 @@ impl<P: Plane> Engine<P> {
         // Where there is no room it is said the next time.
         if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
             fleet.stepping.acked = Some(said);
-            if lags {
-                fleet.stepping.lagged = Some(step.id());
-            } else if stage == Stage::Commit && !lacks {
+            fleet.stepping.lagged = lags.then(|| step.id());
+            if !lags && stage == Stage::Commit && !lacks {
                 fleet.stepping.left_behind = None;
             }
             debug!(step = step.number, stage = ?step.stage, after = ?fleet.stepping.since.elapsed(), "in step");
@@ -853,9 +852,10 @@ impl<P: Plane> Engine<P> {
             stepping.wait();
             return false;
         }
-        (stepping.committed, stepping.again) = (Some(step.id()), None);
+        stepping.again = None;
+        // Who makes up for another step before *commit* has not come to that by it.
         if step.stage == Stage::Commit {
-            stepping.made = step.change;
+            (stepping.committed, stepping.made) = (Some(step.id()), step.change);
         }
         debug!(step = step.number, took = ?begun.elapsed(), "committed");
         self.note_tables(step, &services);

@@ -135,8 +135,10 @@ impl<P: Plane> Engine<P> {
     pub(super) fn keep_off_the_dead(&mut self) {
         let Some(fleet) = &self.fleet else { return };
         let (stepping, alone) = (&fleet.stepping, !fleet.with_report(|report| report.reachable));
-        // What a step has begun it ends, and a new process first follows the last one.
+        // What a step has begun it ends, and a new process first follows the last one. Who was left behind by that
+        // does not hear from it who is dead.
         let behind = !alone
+            && stepping.left_behind.is_none()
             && stepping.step.as_ref().is_some_and(|step| step.stage == Stage::Done)
             && stepping.over != stepping.step.as_ref().map(|step| step.id());
         if stepping.waits() || stepping.is_in_step() || stepping.frozen.is_some() || behind {
@@ -165,7 +167,8 @@ impl<P: Plane> Engine<P> {
             }
             if service.dead_here != dead {
                 (service.dead_here, service.alone, service.wanted_rows) = (dead, true, None);
-                // Another method comes by a step alone.
+                // Another table comes by a step alone, and so does another method.
+                service.next_base = None;
                 service.hold_turn(true);
                 concerned.push(service.number);
             }

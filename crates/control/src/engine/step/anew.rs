@@ -64,6 +64,12 @@ fn highest_said(report: &Report) -> Option<StepId> {
     report.acks.iter().filter(lives).map(|(_, ack)| ack.step).max()
 }
 
+/// Whether a balancer was left behind by the last step, as it says.
+pub(super) fn is_left(report: &Report, name: &str, sign: &Sign) -> bool {
+    let ack = report.acks.get(name).filter(|ack| ack.id == sign.id);
+    sign.left_behind.is_some() || ack.is_some_and(|ack| ack.late || ack.lags)
+}
+
 /// Services whose tables differ on balancers that take part in steps, follow the same configuration and have as many
 /// backends up: who has found others dead than this one, which has the id `own`, leads flows otherwise on purpose. Who was
 /// left behind by the last step makes up for it by itself, as soon as it can, and not by another step.
@@ -72,13 +78,9 @@ fn differing(report: &Report, own: &str, change: u64) -> BTreeSet<String> {
     let Some(here) = here else { return BTreeSet::new() };
     let here: BTreeMap<&str, &ServiceSign> =
         here.services.iter().map(|service| (service.name.as_str(), service)).collect();
-    let left = |name: &String, sign: &Sign| {
-        let ack = report.acks.get(name).filter(|ack| ack.id == sign.id);
-        ack.is_some_and(|ack| ack.late || ack.lags)
-    };
     let takes_part = |of: &(&String, &Sign)| {
         let (name, sign) = *of;
-        sign.steps && sign.change == change && !left(name, sign)
+        sign.steps && sign.change == change && !is_left(report, name, sign)
     };
     let others = report.balancers.iter().filter(takes_part).flat_map(|(_, sign)| &sign.services);
     let differs = |there: &&ServiceSign| {

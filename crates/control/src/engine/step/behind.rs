@@ -110,7 +110,10 @@ impl<P: Plane> Engine<P> {
         let service = self.services.get(name).filter(|service| self.is_in_step(service))?;
         let trouble = service.trouble.as_ref().filter(|_| service.dead_here.is_empty())?;
         let (wanted, image) = (step.rows.get(name)?, service.builder.published()?);
-        let differs = digest_of(service, image) != *wanted;
+        let known = self.fleet.as_ref()?.digests.get(&service.number);
+        let known = known.filter(|known| known.0 == service.generation);
+        let found = known.map_or_else(|| digest_of(service, image), |known| known.1.clone());
+        let differs = found != *wanted;
         differs.then(|| format!("service {name}: {}", trouble.what))
     }
 

@@ -3,6 +3,7 @@
 use super::super::fleet::FleetNews;
 use super::super::service::ServiceRuntime;
 use super::super::{Command, Engine};
+use super::anew::is_left;
 use super::{
     COMMIT_PATIENCE, LEASE_PATIENCE, LONG_PATIENCE, LOOK_EVERY, PATIENCE, PREPARE_PATIENCE, WORD,
     shares_of,
@@ -246,8 +247,10 @@ impl<P: Plane> Engine<P> {
         let mut next = Pools::new();
         let asked = self.fleet.as_ref().map(|fleet| {
             fleet.with_report(|report| {
-                let signs = report.balancers.values();
-                signs.flat_map(|sign| sign.wait_for_table.clone()).collect::<BTreeSet<_>>()
+                // Another table does not come to who was left behind either.
+                let signs = report.balancers.iter();
+                let signs = signs.filter(|(name, sign)| !is_left(report, name, sign));
+                signs.flat_map(|(_, sign)| sign.wait_for_table.clone()).collect::<BTreeSet<_>>()
             })
         });
         let asked = asked.unwrap_or_default();

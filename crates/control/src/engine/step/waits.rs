@@ -7,7 +7,7 @@ use super::super::service::{PoolMember, ServiceRuntime};
 use super::super::turn::InForce;
 use super::StepStatus;
 use crate::config::Config;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use weir_fleet::{Share, Stage, Step};
 use weir_plane::Plane;
@@ -70,12 +70,15 @@ impl<P: Plane> Engine<P> {
     /// Why a step is given up in which somebody did not come so far. Where it is agents that have not answered this
     /// balancer, the others wait for them as well.
     pub(super) fn given_up_words(&self, step: &Step, who: &str, patience: Duration) -> String {
-        let asked = self.fleet.as_ref().and_then(|fleet| fleet.stepping.asked);
-        let asked = asked.filter(|_| step.stage == Stage::Collect);
+        let collected = (step.id(), Stage::Collect);
+        let stepping = self.fleet.as_ref().map(|fleet| &fleet.stepping);
+        // Where this one goes on without them, they are not what is waited for.
+        let asked = stepping
+            .filter(|one| step.stage == Stage::Collect && one.acked != Some(collected))
+            .and_then(|one| one.asked);
         let silent = asked.map_or_else(Vec::new, |(number, _)| {
-            self.up_where(&step.next, |address| {
-                !self.has_collected_of(number, &HashSet::from([address]))
-            })
+            let silent = self.not_collected(number);
+            self.up_where(&step.next, |address| silent.contains(&address))
         });
         match &silent[..] {
             [] => format!(

@@ -170,7 +170,7 @@ fn is_shared(command: &Command) -> bool {
     )
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

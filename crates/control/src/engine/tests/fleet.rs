@@ -1,10 +1,9 @@
 //! Balancers of one fleet, without the store: what they make of the documents that it has.
 
 use super::*;
-use crate::engine::fleet::digest_of;
+use crate::engine::fleet::{digest_of, now};
 use crate::engine::sources::boot;
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use weir_fleet::{Ask, Cache, Document, Report, Share, Sign, text};
 use weir_steering::cheetah::servers;
@@ -562,9 +561,8 @@ fn a_restart_counts_from_when_the_fleet_was_followed_last() {
     let (report, reported) = watch::channel(Report::default());
     let (sender, _commands) = channel(16).expect("descriptors");
     world.engine.fleet.as_mut().expect("it is of one").keep_by(asks, sign, reported, sender);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     report.send_modify(|report| {
-        (report.since, report.error) = (now, Some("no answer".into()));
+        (report.since, report.error) = (now(), Some("no answer".into()));
     });
     let seconds = world.engine.fleet_status().expect("it is of one").seconds;
     assert!((40..1_000_000).contains(&seconds), "{seconds}");

@@ -252,7 +252,7 @@ struct Lane {
 }
 
 /// The first port of a lane's connections, and how many a lane has at most.
-const FIRST_PORT: u16 = 20_000;
+const FIRST_PORT: u16 = 10_000;
 const LANE: usize = 15_000;
 
 impl Lane {

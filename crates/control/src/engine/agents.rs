@@ -825,16 +825,13 @@ impl<P: Plane> Engine<P> {
     /// As [`has_collected`](Self::has_collected), of the agents of these backends alone, those included that were lost
     /// not long ago.
     pub(super) fn has_collected_of(&self, number: u64, needed: &HashSet<IpAddr>) -> bool {
-        let of = |addresses: &[IpAddr]| addresses.iter().any(|address| needed.contains(address));
-        !self.uncollected(number).any(|one| of(&one.newcomer.addresses))
-            && !self.agents.lost.iter().any(|one| of(&one.addresses))
+        !self.not_collected(number).any(|address| needed.contains(address))
     }
 
     /// The addresses of which that was not told.
-    pub(super) fn not_collected(&self, number: u64) -> HashSet<IpAddr> {
+    pub(super) fn not_collected(&self, number: u64) -> impl Iterator<Item = &IpAddr> {
         let there = self.uncollected(number).flat_map(|one| &one.newcomer.addresses);
-        let lost = self.agents.lost.iter().flat_map(|one| &one.addresses);
-        there.chain(lost).copied().collect()
+        there.chain(self.agents.lost.iter().flat_map(|one| &one.addresses))
     }
 
     /// Whether the agent of a backend was lost not long ago, and has not told all since.

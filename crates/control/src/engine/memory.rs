@@ -8,7 +8,7 @@ use std::time::Duration;
 /// again and again.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Gives back to the system what was needed and no longer is. With a thousand services it takes some 20 ms.
+/// Gives back to the system what was needed and no longer is: a walk over all that is free.
 pub(super) fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches free memory of the allocator only, and takes its locks.

@@ -7,7 +7,8 @@ use super::super::service::{PoolMember, ServiceRuntime};
 use super::super::turn::InForce;
 use super::StepStatus;
 use crate::config::Config;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use weir_fleet::{Share, Stage, Step};
 use weir_plane::Plane;
@@ -77,7 +78,7 @@ impl<P: Plane> Engine<P> {
             .filter(|one| step.stage == Stage::Collect && one.acked != Some(collected))
             .and_then(|one| one.asked);
         let silent = asked.map_or_else(Vec::new, |(number, _)| {
-            let silent = self.not_collected(number);
+            let silent: HashSet<&IpAddr> = self.not_collected(number).collect();
             self.up_where(&step.next, |address| silent.contains(&address))
         });
         match &silent[..] {

@@ -21,6 +21,10 @@ const WARM_UP: u64 = 20;
 /// How long a client of a fleet waits for an answer, at least.
 const PATIENCE_IN_A_FLEET: Duration = Duration::from_secs(60);
 
+/// How long it waits for a connection to open: a little longer than TCP itself does, which in Linux sends the SYN again
+/// after 1, 3, 7, 15, 31 and 63 s, and gives up after 127 s.
+const UNTIL_TCP_GIVES_UP: Duration = Duration::from_secs(130);
+
 /// How often clients of a fleet are drawn to be of QUIC.
 const QUIC_MIX: f64 = 0.04;
 
@@ -172,7 +176,7 @@ impl Wanted {
             spec.goals.every_event = true;
         }
         if !self.floods.is_empty() {
-            beside_floods(&mut spec, self.floods, amount.patience)?;
+            beside_floods(&mut spec, self.floods, amount.connections)?;
         }
         if self.lies.any() {
             with_liars(&mut spec, self.lies)?;
@@ -333,8 +337,9 @@ fn in_a_fleet(spec: &mut DemoSpec) -> Result<()> {
     with_quic(spec);
     // Nothing in a datagram tells another balancer where its flow lives, but where it is of QUIC.
     spec.traffic.unpromised = vec![Kind::Udp];
-    // A leader that dies in a change leaves new connections waiting for as long as its lease lasts, and a client sends
-    // its SYN again after 1, 2, 4, 8 and 16 s.
+    // A leader that dies in a change leaves new connections waiting for as long as its lease lasts, and a control plane
+    // that is killed in one until the next has begun. Of several in turn each may meet one of the SYNs of a connection.
+    spec.traffic.connect_timeout = UNTIL_TCP_GIVES_UP;
     spec.traffic.timeout = spec.traffic.timeout.max(PATIENCE_IN_A_FLEET);
     Ok(())
 }
@@ -357,7 +362,7 @@ fn of_a_fleet(spec: &DemoSpec, option: &str) -> Result<()> {
 fn beside_floods(
     spec: &mut DemoSpec,
     floods: Vec<FloodKind>,
-    patience: Option<Duration>,
+    connections: Option<usize>,
 ) -> Result<()> {
     if spec.lab.topology != Topology::Fleet {
         return bad(
@@ -366,10 +371,9 @@ fn beside_floods(
                 .into(),
         );
     }
-    let connections = spec.traffic.connections;
     in_a_flood(spec);
-    spec.traffic.timeout = spec.traffic.timeout.max(patience.unwrap_or_default());
-    spec.traffic.connections = connections.min(Scenario::SynFlood.usual_connections());
+    let usual = Scenario::SynFlood.usual_connections().min(spec.traffic.connections);
+    spec.traffic.connections = connections.unwrap_or(usual);
     spec.goals.flooded = FLOODED;
     spec.floods = floods;
     Ok(())
@@ -619,7 +623,10 @@ mod tests {
         in_a_fleet(&mut spec).unwrap();
         with_liars(&mut spec, lies).unwrap();
         assert_eq!(spec.lab.agent.as_ref().map(|agent| agent.lies), Some(lies));
+        beside_floods(&mut spec, vec![FloodKind::Syn, FloodKind::Ack], Some(4321)).unwrap();
+        assert_eq!(spec.traffic.connections, 4321);
         beside_floods(&mut spec, vec![FloodKind::Syn, FloodKind::Ack], None).unwrap();
+        assert_eq!(spec.traffic.connections, Scenario::SynFlood.usual_connections());
         assert_eq!((spec.floods.len(), spec.churn.kills, spec.goals.flooded), (2, false, FLOODED));
         assert!(spec.traffic.timeout >= PATIENCE_IN_A_FLEET);
         assert!(of_a_fleet(&spec, "--every-event").is_ok());

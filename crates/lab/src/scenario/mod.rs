@@ -197,7 +197,7 @@ impl Scenario {
 /// Fits a run to a flood beside it.
 pub(crate) fn in_a_flood(spec: &mut DemoSpec) {
     spec.traffic.mix.udp = 0.0;
-    spec.traffic.timeout = PATIENCE_IN_A_FLOOD;
+    spec.traffic.timeout = spec.traffic.timeout.max(PATIENCE_IN_A_FLOOD);
     // Health checks may be lost in it, too. What is not noticed in time must not be done.
     spec.churn.kills = false;
     // Nor may nobody be there to take the reports: a flood fills what holds them in seconds (docs/concury.md, limits).

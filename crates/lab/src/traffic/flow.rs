@@ -238,7 +238,7 @@ impl Flow {
         self.client.shared.witness.begins(key, self.started);
         let stream = TcpStream::from_std(begun).map_err(local)?;
         let shared = &self.client.shared;
-        match timeout(shared.spec.timeout, stream.writable()).await {
+        match timeout(shared.spec.until_made(), stream.writable()).await {
             Err(_) => return Err(Failure::Timeout("connect")),
             Ok(ready) => ready.map_err(local)?,
         }

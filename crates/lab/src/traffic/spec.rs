@@ -149,9 +149,11 @@ pub struct TrafficSpec {
     pub udp_think: Range<Duration>,
     /// Life of a UDP flow, and of a QUIC connection.
     pub udp_life: Range<Duration>,
-    /// The connection is not made, or an answer does not come or does not go on, for so long:
+    /// An answer does not come or does not go on, or the connection is not made, for so long:
     /// the connection has failed.
     pub timeout: Duration,
+    /// How long a client waits for its connection to be made, if that is longer.
+    pub connect_timeout: Duration,
     /// A datagram that was not answered for so long is sent again, three times at most.
     pub udp_timeout: Duration,
     /// A QUIC connection that hears nothing for so long has failed.
@@ -194,6 +196,7 @@ impl Default for TrafficSpec {
             udp_think: Duration::from_millis(200)..Duration::from_secs(1),
             udp_life: Duration::from_secs(2)..Duration::from_secs(20),
             timeout: Duration::from_secs(10),
+            connect_timeout: Duration::ZERO,
             udp_timeout: Duration::from_secs(1),
             quic_timeout: Duration::from_secs(30),
             detection: Duration::from_millis(1500),
@@ -208,7 +211,12 @@ impl TrafficSpec {
     /// The longest that a connection can live without an answer: one that cannot be made, then one
     /// whose answer does not come; or datagrams that are sent again and again.
     pub(crate) fn longest_without_answer(&self) -> Duration {
-        (self.timeout * 2).max(self.udp_timeout * 5).max(self.quic_timeout * 2)
+        (self.until_made() + self.timeout).max(self.udp_timeout * 5).max(self.quic_timeout * 2)
+    }
+
+    /// How long a client waits for its connection to be made.
+    pub(crate) fn until_made(&self) -> Duration {
+        self.timeout.max(self.connect_timeout)
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use weir_lab::topology::{ECHO_PORT, Topology, VIP4, front4};
 use weir_lab::traffic::Kind;
 use weir_lab::view::Show;
 use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl, Speaker};
+use weir_rpc::pki::{self, Request, Role};
 
 /// Too few entries for the connections of a test: those that live on do so by their cookies.
 const FORGETFUL: &str = "[limits]\ntracked_flows = 16";
@@ -699,6 +700,63 @@ fn agents_that_are_given_one_balancer_tell_all() {
     }
     assert!(!said.contains(&format!("balancer {}:4479: connected", front4(0))), "{said}");
     assert_unbroken(&mut held, "without the one that they are given");
+}
+
+/// The certificate of one balancer ends while all serve: the others change pools without it, and say why; it goes on with
+/// the configurations that come, and with a new certificate it is one of them again. No connection breaks on any way.
+#[test]
+fn a_certificate_that_ends_holds_nobody_else_up() {
+    let _alone = common::alone();
+    let (agent, topology) = (Some(AgentSpec::telling(WEIR)), Topology::Fleet);
+    let lab = common::lab_of(LabSpec { backends: 4, agent, topology, ..LabSpec::default() });
+    let spec = BalancerSpec { method: "concury".into(), ..listed_by_agents() };
+    let fleet = Fleet::start(&lab, &spec, common::seed()).expect("a fleet of weir run");
+    let all = fleet.balancers();
+    agree(&fleet);
+    let leader = fleet_status(&all[0])["leader"]["name"].clone();
+    let leads = all.iter().position(|one| leader == one.name()).expect("one leads");
+    let late = (leads + 1) % all.len();
+    let pki = lab.directory().join("pki");
+    for (name, days) in [("new", 20), ("ended", 0)] {
+        let (addresses, hosts) = (vec![front4(late).into()], Vec::new());
+        let request = Request { name: name.into(), role: Role::Balancer, addresses, hosts, days };
+        pki::issue(&pki, &pki, &request).unwrap();
+    }
+    let show = |name: &str| {
+        for kind in ["key", "pem"] {
+            let from = pki.join(format!("{name}.{kind}"));
+            std::fs::copy(from, pki.join(format!("lb{late}.{kind}"))).unwrap();
+        }
+    };
+    let mut held = common::hold(&lab, WEB4, 48);
+    show("ended");
+    let said = all[late].command(&["reload"]).unwrap();
+    assert!(said.contains("agents: ") && said.contains("has ended"), "{said}");
+    let behind = || {
+        let status = fleet_status(&all[leads]);
+        let there = status["balancers"].as_array().expect("balancers").clone();
+        let there = there.into_iter().find(|one| one["name"] == all[late].name());
+        there.is_some_and(|one| one["role"] == "behind")
+    };
+    for weight in [2, 3, 4] {
+        common::command(&all[leads], &format!("backend weight web4 b0 {weight}"));
+        common::eventually("all follow the configuration", || {
+            let of = |one: &Balancer| {
+                common::backend(common::service(&one.status().unwrap(), "web4"), "b0")["weight"]
+                    .clone()
+            };
+            all.iter().all(|one| of(one) == weight)
+        });
+    }
+    common::eventually("one is behind", behind);
+    assert_unbroken(&mut held, "with a certificate that has ended");
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "spread anew");
+    show("new");
+    common::eventually("it has made up for it", || !behind());
+    agree(&fleet);
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "with a new one");
 }
 
 /// A store that was restored from an old copy takes no step back: whoever starts after that leads connections as the

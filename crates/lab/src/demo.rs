@@ -453,24 +453,7 @@ impl DemoReport {
             let _ = writeln!(out, "broken, as foreseen: {why}");
         }
         for broken in self.traffic.broken_connections.iter().take(20) {
-            let _ = writeln!(
-                out,
-                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}; began at {:?}{}, reset by {:?}",
-                broken.kind.name(),
-                broken.source,
-                match (&broken.backend, &broken.began) {
-                    (Some(backend), _) => format!("on {backend}"),
-                    (None, Some(began)) => format!("begun at {began}"),
-                    (None, None) => "seen at no backend".into(),
-                },
-                broken.started,
-                broken.failed,
-                broken.answers,
-                broken.reason,
-                broken.began_at,
-                broken.dead_for.map_or(String::new(), |time| format!(", dead for {time:.3} s")),
-                broken.reset_by
-            );
+            let _ = writeln!(out, "broken: {broken}");
         }
         // What a broken connection may have met.
         for one in self.diary.iter().filter(|_| totals.broken > 0) {
@@ -559,6 +542,7 @@ pub(crate) fn run_until<T>(
             .collect(),
         shares: Shares::new(lab.backends().len(), spec.settle),
         left_alone: spec.churn.leave.clone(),
+        broken: 0,
     };
     let enough = spec.traffic.connections as u64 * 9 / 10;
     stage.play("ramp", None, |stage| {
@@ -651,11 +635,15 @@ struct Stage<'a> {
     still: Vec<Place>,
     shares: Shares,
     left_alone: Vec<usize>,
+    /// Broken connections that were shown.
+    broken: usize,
 }
 
 impl Stage<'_> {
     fn play(&mut self, phase: &str, churn: Option<&Churn>, goes_on: impl Fn(&Self) -> bool) {
         while goes_on(self) && sleep(TICK) {
+            let broken = self.traffic.stats().broken_after(self.broken);
+            self.broken += broken.len();
             let stats = self.traffic.stats().snapshot();
             let log = churn.map_or(Vec::new(), |churn| churn.last(LOG_SHOWN));
             let unchanged = || self.still.iter().map(|place| (*place, 1)).collect();
@@ -677,6 +665,7 @@ impl Stage<'_> {
                 changes: churn.map_or(0, Churn::changes),
                 log: &log,
                 places: &places,
+                broken: &broken,
             });
         }
     }

@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Paragraph};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::churn::{ChangeRecord, Place};
-use crate::traffic::Snapshot;
+use crate::traffic::{BrokenConnection, Snapshot};
 use weir_testbed::interrupt::interrupt;
 
 /// How often a terminal is drawn.
@@ -41,6 +41,8 @@ pub struct Scene<'a> {
     pub log: &'a [ChangeRecord],
     /// Where each backend is, by its position.
     pub places: &'a [Place],
+    /// Connections that have broken since the scene before.
+    pub broken: &'a [BrokenConnection],
 }
 
 /// Where a run is shown while it goes on.
@@ -94,6 +96,10 @@ impl View {
         }
         let rates = self.rates.current();
         let Some(terminal) = &mut self.terminal else {
+            // Whoever ends the run now is to know of them.
+            for broken in scene.broken {
+                say(self.show, &format!("broken: {broken}"));
+            }
             if due {
                 say(self.show, &line(scene, rates));
             }
@@ -347,6 +353,7 @@ mod tests {
             changes: 7,
             log: &log,
             places: &[Place::Dead, Place::Draining],
+            broken: &[],
         });
     }
 

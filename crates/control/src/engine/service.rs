@@ -844,6 +844,9 @@ impl ServiceRuntime {
                 "{name:?} is not a name; use 1 to 64 letters, digits and - _ ."
             ));
         }
+        if self.member(name).is_some() {
+            return refuse(format!("service {service} already has a backend {name}"));
+        }
         if let Some(quic) = &self.configured.quic {
             let there = self.pool.iter().map(|member| member.wanted.name.as_str());
             if let Some((one, other, length)) = quic.clash(there.chain([name.as_str()])) {
@@ -874,9 +877,6 @@ impl ServiceRuntime {
             return invalid(format!(
                 "{address} is {is} vip of service {service} itself; give the backend's own address"
             ));
-        }
-        if self.member(name).is_some() {
-            return refuse(format!("service {service} already has a backend {name}"));
         }
         if port.is_some() && !self.configured.forward.is_nat() {
             let forward = self.configured.forward;

@@ -1,5 +1,6 @@
 //! Counters that the connections write and everybody may read.
 
+use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -48,6 +49,31 @@ impl BrokenConnection {
         let [home] = self.began_at.as_slice() else { return false };
         let lives_there = self.backend.as_ref().is_none_or(|backend| backend == home);
         lives_there && self.reset_by.len() == 1 && self.reset_by[0] == *home
+    }
+}
+
+impl fmt::Display for BrokenConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let home = match (&self.backend, &self.began) {
+            (Some(backend), _) => format!("on {backend}"),
+            (None, Some(began)) => format!("begun at {began}"),
+            (None, None) => "seen at no backend".into(),
+        };
+        write!(
+            f,
+            "{} from {} {home}, {:.3}..{:.3} s, {} answers: {}; began at {:?}",
+            self.kind.name(),
+            self.source,
+            self.started,
+            self.failed,
+            self.answers,
+            self.reason,
+            self.began_at
+        )?;
+        if let Some(time) = self.dead_for {
+            write!(f, ", dead for {time:.3} s")?;
+        }
+        write!(f, ", reset by {:?}", self.reset_by)
     }
 }
 
@@ -242,6 +268,12 @@ impl Stats {
     /// The first broken connections, [`BROKEN_KEPT`] at most.
     pub fn broken(&self) -> Vec<BrokenConnection> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those of them that were not among the first `told`.
+    pub(crate) fn broken_after(&self, told: usize) -> Vec<BrokenConnection> {
+        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        broken.get(told..).unwrap_or_default().to_vec()
     }
 
     /// All counters at about one instant.

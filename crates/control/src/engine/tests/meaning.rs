@@ -191,3 +191,16 @@ fn a_start_counts_connections_whose_reports_wait() {
         assert!(refused.contains("jet cannot be told") && refused.contains(words), "{refused}");
     }
 }
+
+/// A command that comes twice, as where the first answer was lost, is told that the backend is there.
+#[test]
+fn a_backend_that_is_there_is_no_clash_of_ids() {
+    let mut world = World::new(1);
+    let plain = world.engine.config.clone();
+    let wanted = with_ids(&plain, vec![config_of(1, "a", 4)]);
+    world.engine.reload_as(wanted, false).expect("there were no ids");
+    let service = &world.engine.services["a"];
+    let again = service.pool[0].wanted.clone();
+    let refused = service.may_add(&again, 0).expect_err("it is there").to_string();
+    assert!(refused.ends_with(&format!("already has a backend {}", again.name)), "{refused}");
+}

@@ -92,3 +92,47 @@ fn who_gets_no_table_is_waited_for_once_and_follows_what_comes() {
         fleet.go_on(None);
     }
 }
+
+/// Nobody tells it who is dead: its own checks count. The table that it then waits for is of no step that others make
+/// for it.
+#[test]
+fn who_was_left_behind_keeps_off_the_dead_by_its_own_checks() {
+    let mut fleet = one_fleet(CONCURY);
+    let begun = Instant::now();
+    let other = (fleet.leader + 1) % BALANCERS;
+    fleet.tableless = Some(other);
+    for weight in [9, 5] {
+        let made = fleet.committed.len();
+        fleet.pool.insert(2, weight);
+        fleet.propose(0);
+        while fleet.committed.len() == made {
+            assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+            fleet.go_on(None);
+        }
+    }
+    while fleet.is_frozen(other) || fleet.left_behind(other).is_none() {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        fleet.go_on(None);
+    }
+    fleet.dead.insert(1);
+    fleet.check_health(other, 1);
+    fleet.dead.remove(&1);
+    while !fleet.keeps_off(other) {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        fleet.go_on(None);
+    }
+    fleet.check_health(other, 1);
+    while fleet.signs[&name(other)].wait_for_table.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "{}", fleet.stands());
+        fleet.go_on(None);
+    }
+    let (made, since) = (fleet.step_at_all(), Instant::now());
+    while since.elapsed() < Duration::from_secs(8) {
+        fleet.go_on(None);
+        assert_eq!(fleet.step_at_all(), made, "{}", fleet.stands());
+    }
+    fleet.tableless = None;
+    fleet.rest();
+    fleet.agree();
+    assert!(!fleet.keeps_off(other));
+}

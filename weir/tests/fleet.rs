@@ -40,6 +40,12 @@ fn fleet_status(balancer: &Balancer) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
+/// The weight of a backend of web4, as a balancer has it.
+fn weight_of(balancer: &Balancer, backend: &str) -> Value {
+    let status = balancer.status().expect("it answers");
+    common::backend(common::service(&status, "web4"), backend)["weight"].clone()
+}
+
 fn agree(fleet: &Fleet) {
     fleet.await_agreement(fleet.balancers().len(), common::PATIENCE).expect("all follow the same");
 }
@@ -113,12 +119,10 @@ fn a_change_on_one_balancer_is_one_on_all() {
     let said = common::command(one, &format!("apply {}", file.display()));
     assert!(said.contains("change 4 of the fleet"), "{said}");
     agree(&fleet);
-    let status = all[2].status().unwrap();
-    assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 5);
+    assert_eq!(weight_of(&all[2], "b2"), 5);
     common::command(&all[2], "rollback");
     agree(&fleet);
-    let status = one.status().unwrap();
-    assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
+    assert_eq!(weight_of(one, "b2"), 7);
 
     // The laboratory's etcd is at another host, and without TLS.
     let warnings = one.status().unwrap()["warnings"].to_string();
@@ -205,8 +209,7 @@ fn whoever_starts_gets_the_fleets_file() {
         kept.push(name);
         assert_eq!(std::fs::read_to_string(kept).unwrap(), text);
         common::command(two, "reload");
-        let status = one.status().unwrap();
-        assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
+        assert_eq!(weight_of(one, "b2"), 7);
         std::fs::write(two.config(), own).unwrap();
         let refused = common::try_command(two, "reload").unwrap_err();
         assert!(refused.contains("has no [[service]]: all "), "{refused}");
@@ -228,10 +231,7 @@ fn a_spoilt_file_leaves_no_balancer_of_a_fleet_without_a_control_plane() {
     let good = std::fs::read_to_string(two.config()).unwrap();
     let mut held = common::hold_both(&lab, 24);
     let warnings = || two.status().unwrap()["warnings"].to_string();
-    let weight = |balancer: &Balancer| {
-        let status = balancer.status().unwrap();
-        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
-    };
+    let weight = |balancer: &Balancer| weight_of(balancer, "b2");
     type Spoil = fn(&str) -> Option<String>;
     let spoilt: [(Spoil, &str); 5] = [
         (|text| Some(text.replacen("[[service]]", "[[service", 1)), ".toml:"),
@@ -296,10 +296,7 @@ fn a_change_that_there_is_no_room_for_keeps_no_start_from_going_on() {
         let warnings = two.status().unwrap()["warnings"].to_string();
         warnings.contains("not followed: ")
     };
-    let weight = || {
-        let status = two.status().unwrap();
-        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
-    };
+    let weight = || weight_of(two, "b2");
     // There may be room for some yet, in the last block of a file.
     let mut last = 1_u16;
     common::eventually("it is behind", || {
@@ -741,11 +738,7 @@ fn a_certificate_that_ends_holds_nobody_else_up() {
     for weight in [2, 3, 4] {
         common::command(&all[leads], &format!("backend weight web4 b0 {weight}"));
         common::eventually("all follow the configuration", || {
-            let of = |one: &Balancer| {
-                common::backend(common::service(&one.status().unwrap(), "web4"), "b0")["weight"]
-                    .clone()
-            };
-            all.iter().all(|one| of(one) == weight)
+            all.iter().all(|one| weight_of(one, "b0") == weight)
         });
     }
     common::eventually("one is behind", behind);
@@ -824,10 +817,7 @@ fn an_old_text_that_an_empty_store_has_is_put_in_force_where_it_came_from() {
     let fleet = start(&lab);
     let all = fleet.balancers();
     agree(&fleet);
-    let weight = |balancer: &Balancer| {
-        let status = balancer.status().unwrap();
-        common::backend(common::service(&status, "web4"), "b2")["weight"].clone()
-    };
+    let weight = |balancer: &Balancer| weight_of(balancer, "b2");
     let leader = |balancer: &Balancer| fleet_status(balancer)["leader"]["term"].as_u64();
     all[2].kill();
     common::command(&all[0], "backend weight web4 b2 7");

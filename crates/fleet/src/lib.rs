@@ -7,6 +7,7 @@
 //! - [`text`]: which part of a configuration file is shared, and how commands change it.
 //! - [`Document`]: the shared configuration, with what it does not say and all must have alike.
 //! - [`Step`]: a change of pools that all of them make in step.
+//! - [`Part`], [`Step::led`]: what each does in one, as the model checker has it, too.
 //! - [`replay`]: whether what balancers have done in steps keeps to the rules.
 //! - [`Cache`]: the last document that was followed, on a balancer's own disc.
 //! - [`Store`]: etcd, as far as a fleet uses it.
@@ -20,6 +21,7 @@ mod config;
 mod document;
 mod error;
 mod keeper;
+mod part;
 mod replay;
 mod report;
 mod step;
@@ -32,6 +34,7 @@ pub use config::{StoreConfig, TlsFiles};
 pub use document::{Document, Keys, Numbered};
 pub use error::FleetError;
 pub use keeper::{Ask, Asks, Ends, Keeper, LEASE, News};
+pub use part::{Apart, At, Due, Lead, Leading, Part, Patience, Silence};
 pub use replay::{Did, Mark, Replayed, TARGET, replay};
 pub use report::{Leader, Report, ServiceSign, Sign};
 pub use step::{Ack, FLIGHT, Pools, Share, Stage, Step, StepId};

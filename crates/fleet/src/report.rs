@@ -31,6 +31,10 @@ pub struct Sign {
     /// Whether it can take part in a change of pools that all make in step.
     #[serde(default)]
     pub steps: bool,
+    /// Whether packets follow its tables, or those of the process before it: it is waited for in a change of pools, whether
+    /// it can take part yet or not.
+    #[serde(default)]
+    pub forwards: bool,
     /// Where other balancers get the tables of it that all are to have alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<String>,

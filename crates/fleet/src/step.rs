@@ -182,8 +182,13 @@ impl Step {
         };
         let waits = report.balancers.iter().filter(|(name, sign)| match at(name, &sign.id) {
             Some(stage) => stage < self.stage,
-            // It may take packets, and follows.
-            None => self.stage == Stage::Prepare || sign.steps && self.stage < Stage::Commit,
+            // It has come in the midst of the step, or takes the place of one that was killed in it: packets that it takes
+            // follow the table of before, and flows may start there, until it has come so far.
+            None => {
+                self.stage == Stage::Prepare
+                    || sign.forwards
+                    || sign.steps && self.stage < Stage::Commit
+            }
         });
         waits.map(|(name, _)| name.clone()).collect()
     }

@@ -21,10 +21,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ack, Ask, Did, FLIGHT, LEASE, Pools, Share, Stage, Step, StepId};
+use weir_fleet::{Ack, Ask, At, Did, Due, FLIGHT, LEASE, Part, Pools, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 use weir_steering::{InFleet, Role, ServiceId};
 
@@ -44,7 +45,7 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
 const LEASE_PATIENCE: Duration = LEASE.saturating_add(Duration::from_secs(2));
 /// Who knows of *commit* and has not come to it says so after this time.
 const LATE: Duration = Duration::from_secs(1);
-/// What all have said of *collect* is gone by for so long. Each keeps its word for longer, cut off or not.
+/// What all have said of *freeze* and of *collect* is gone by for so long. Each keeps its word for longer, cut off or not.
 const WORD: Duration = Duration::from_secs(4);
 /// A table that all are to follow and nobody has, as its builder has died, is built anew after so long.
 const LOST: Duration = Duration::from_secs(1);
@@ -96,32 +97,21 @@ pub(super) struct Stepping {
     since: Instant,
     /// The pools that packets followed before a restart.
     kept: Arc<Pools>,
-    /// What was said of it.
-    acked: Option<(StepId, Stage)>,
-    /// The step in which that was taken back.
-    left: Option<StepId>,
+    /// What was said and done in it.
+    part: Part,
     /// The one of which it was said that this balancer is late with *commit*.
     late: Option<StepId>,
     /// The one of which it was said that this balancer lags.
     lagged: Option<StepId>,
     /// Why the others have gone on without this balancer, if they have: a table that it cannot get.
     left_behind: Option<String>,
-    /// The one in which its lease has run out while it kept its word.
-    lapsed: Option<StepId>,
-    /// When this balancer has written *collect* as the leader of a term, and of which step.
-    led: Option<(StepId, u64, Instant)>,
-    /// When this process began, and whether the one before it has kept flows from starting.
+    /// When this balancer has written *freeze* or *collect* as the leader of a term, and of which step.
+    led: Option<(At, u64, Instant)>,
+    /// When this process began.
     born: Instant,
-    found_frozen: Option<bool>,
-    /// The step for which no flow starts, since when, and the question to the agents.
-    frozen: Option<(StepId, Instant)>,
+    /// Since when no flow starts, and the question to the agents.
+    frozen_at: Instant,
     asked: Option<(u64, Instant)>,
-    /// The last step whose pools packets follow.
-    committed: Option<StepId>,
-    /// The step for which nothing is left to do.
-    over: Option<StepId>,
-    /// Nothing that an earlier process has frozen is left so.
-    thawed: bool,
     /// Steps one after the other in which agents have not said in time what has begun.
     deaf: u32,
     /// When what failed is tried again, and how long that is.
@@ -166,27 +156,20 @@ impl Stepping {
         let at = |step: &Step| (step.id(), step.stage);
         let earlier = |step: &Step| kept.as_ref().is_some_and(|kept| at(step) < at(kept));
         let step = step.filter(|step| !earlier(step)).or_else(|| kept.clone());
-        let committed = None;
         let kept = Arc::new(kept.map_or_else(Pools::new, |kept| kept.pools));
         Self {
             kept,
             step: step.map(Arc::new),
             step_at: 0,
             since: Instant::now(),
-            acked: None,
-            left: None,
+            part: Part::default(),
             late: None,
             lagged: None,
             left_behind: None,
-            lapsed: None,
             led: None,
             born: Instant::now(),
-            found_frozen: None,
-            frozen: None,
+            frozen_at: Instant::now(),
             asked: None,
-            committed,
-            over: None,
-            thawed: false,
             deaf: 0,
             again: None,
             lead_again: None,
@@ -209,12 +192,14 @@ impl Stepping {
         }
     }
 
+    /// How far which step is.
+    fn at(&self) -> Option<At> {
+        self.step.as_ref().map(|step| step.at())
+    }
+
     /// Whether this balancer has said that it takes part in a step that is not over.
     pub fn is_in_step(&self) -> bool {
-        let Some(step) = self.step.as_ref().filter(|step| step.stage != Stage::Done) else {
-            return false;
-        };
-        self.acked.is_some_and(|(id, _)| id == step.id())
+        self.part.is_in_step(self.at())
     }
 
     /// Whether there is something to do every millisecond.
@@ -243,7 +228,7 @@ impl Stepping {
     /// A step is over for which no flow started here: whether agents have said in time what had begun. Nothing is said
     /// of them where it was given up before they were asked, or had time to answer.
     fn count_deaf(&mut self) {
-        let Some((id, _)) = self.frozen else { return };
+        let Some(id) = self.frozen else { return };
         let asked = self.asked.is_some_and(|(_, at)| at.elapsed() >= IN_TIME);
         match self.acked.filter(|(said, _)| *said == id) {
             Some((_, Stage::Freeze)) if asked => self.deaf += 1,
@@ -276,6 +261,20 @@ impl Stepping {
 
     fn pauses(&self) -> bool {
         self.lead_again.is_some_and(|(until, _)| Instant::now() < until)
+    }
+}
+
+impl Deref for Stepping {
+    type Target = Part;
+
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl DerefMut for Stepping {
+    fn deref_mut(&mut self) -> &mut Part {
+        &mut self.part
     }
 }
 
@@ -474,7 +473,8 @@ impl<P: Plane> Engine<P> {
     fn follow_step(&mut self) {
         let Some(stepping) = self.stepping() else { return };
         let Some(step) = stepping.step.clone() else { return };
-        let (over, now) = (stepping.over == Some(step.id()), Instant::now());
+        let (over, due, now) =
+            (stepping.over == Some(step.id()), stepping.due(step.at()), Instant::now());
         let left = |service: &ServiceRuntime| {
             service.is_left(now) || service.has_joined() || service.has_missed_turn(&step)
         };
@@ -487,14 +487,12 @@ impl<P: Plane> Engine<P> {
                 return;
             }
         }
-        match step.stage {
-            Stage::Prepare => {
+        match due {
+            Due::Prepare => {
                 // Not before it follows what the others do.
                 let follows =
                     self.fleet.as_ref().is_some_and(|fleet| fleet.change() == step.change);
-                let said = self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.is_in_step());
                 if follows
-                    && !said
                     && self.can_step()
                     && self.misses_nobody(&step.next)
                     && self.has_made_up(&step)
@@ -503,26 +501,25 @@ impl<P: Plane> Engine<P> {
                     self.acknowledge(&step);
                 }
             }
-            // It has let flows start since.
-            Stage::Freeze | Stage::Collect if self.has_left() => {}
-            Stage::Freeze => {
+            Due::Nothing => {}
+            Due::Freeze => {
                 if self.has_frozen(&step, &step.next) {
                     self.acknowledge(&step);
                 }
             }
-            Stage::Collect => {
+            Due::Collect => {
                 if self.has_collected_for(&step, &step.next) {
                     self.acknowledge(&step);
                 }
             }
-            Stage::Commit => {
+            Due::Commit => {
                 if self.has_committed(&step, &step.next) {
                     self.acknowledge(&step);
                 } else {
                     self.say_late(&step);
                 }
             }
-            Stage::Done => {
+            Due::End => {
                 // A table that nobody has any more is for the next step to replace, which the leader begins.
                 let lost = self.has_lost_table();
                 if self.has_made_up(&step) || lost && self.leads() {
@@ -615,10 +612,6 @@ impl<P: Plane> Engine<P> {
         self.calls_others() || !self.services.values().any(ServiceRuntime::is_shared)
     }
 
-    fn has_left(&self) -> bool {
-        self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.has_left())
-    }
-
     /// Says that it knows of *commit*, and cannot come to it yet: nobody waits for its lease then.
     fn say_late(&mut self, step: &Step) {
         let Some(fleet) = &mut self.fleet else { return };
@@ -664,9 +657,9 @@ impl<P: Plane> Engine<P> {
     /// come to their backends.
     fn has_frozen(&mut self, step: &Step, pools: &Pools) -> bool {
         let Some(stepping) = self.stepping() else { return false };
-        let (waits, frozen) = (stepping.waits(), stepping.frozen);
+        let (waits, frozen, since) = (stepping.waits(), stepping.frozen, stepping.frozen_at);
         let services = self.in_step(Some(pools));
-        if let Some((_, since)) = frozen.filter(|(id, _)| *id == step.id())
+        if frozen == Some(step.id())
             && services.iter().all(|service| self.driver.is_frozen(*service))
         {
             return since.elapsed() >= FLIGHT;
@@ -685,7 +678,8 @@ impl<P: Plane> Engine<P> {
         let frozen = |service: &&mut ServiceRuntime| services.contains(&service.number);
         self.services.values_mut().filter(frozen).for_each(|one| one.collected.clear());
         if let Some(stepping) = self.stepping() {
-            (stepping.frozen, stepping.asked) = (Some((step.id(), Instant::now())), None);
+            (stepping.frozen, stepping.asked) = (Some(step.id()), None);
+            stepping.frozen_at = Instant::now();
         }
         self.note(step.id(), Did::Freezes);
         false
@@ -889,7 +883,7 @@ impl<P: Plane> Engine<P> {
     /// Lets flows start. Returns whether they do.
     fn has_thawed(&mut self, step: &Step) -> bool {
         let Some(stepping) = self.stepping() else { return false };
-        let (frozen, thawed) = (stepping.frozen, stepping.thawed);
+        let (frozen, thawed, since) = (stepping.frozen, stepping.thawed, stepping.frozen_at);
         if frozen.is_none() && thawed {
             return true;
         }
@@ -901,7 +895,7 @@ impl<P: Plane> Engine<P> {
         let Some(stepping) = self.stepping() else { return false };
         stepping.count_deaf();
         (stepping.frozen, stepping.asked, stepping.thawed) = (None, None, true);
-        if let Some((id, since)) = frozen {
+        if let Some(id) = frozen {
             let over = id != step.id() || step.stage == Stage::Done;
             self.note(id, if over { Did::Starts } else { Did::StartsAlone });
             let (pools, frozen) = (step.pools.len(), since.elapsed());

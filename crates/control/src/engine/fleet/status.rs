@@ -136,6 +136,7 @@ impl<P: Plane> Engine<P> {
                 && !self.settles()
                 && !self.is_learning()
                 && self.can_get_tables(),
+            forwards: !self.is_learning(),
             tables: self.tables_at(),
             agents: self.called_at().map(|(host, port)| place(&host, port)),
             wait_for_table: self.wait_for_table(),

@@ -12,35 +12,15 @@ use crate::engine::service::ServiceRuntime;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 use tracing::warn;
-use weir_fleet::{Ack, Ask, Did, LEASE, Stage};
+use weir_fleet::{Ack, Apart, Ask, Did, LEASE, Silence, Stage};
 use weir_plane::Plane;
 use weir_steering::Flags;
 
 impl Stepping {
-    /// Whether this balancer has said of a step, of whose end it has not heard, that no flow starts here.
-    fn has_given_word(&self) -> bool {
-        let step = self.step.as_ref().filter(|step| step.stage != Stage::Done);
-        let said = step.zip(self.acked).filter(|(step, (id, _))| *id == step.id());
-        said.is_some_and(|(_, (_, stage))| stage >= Stage::Freeze)
-    }
-
-    /// Whether this balancer has taken its word back in this step: it can come to no further stage before *commit*.
-    pub(super) fn has_left(&self) -> bool {
-        let step = self.step.as_ref().filter(|step| step.stage < Stage::Commit);
-        step.is_some_and(|step| self.left == Some(step.id()))
-    }
-
     /// Whether it has followed the last step, as the store has it since it answers again.
     pub(in crate::engine) fn is_caught_up(&self) -> bool {
         let last = self.step.as_ref().map(|step| step.id());
         self.heard && (last.is_none() || last == self.over)
-    }
-
-    /// Whether a process before this one may have died after it has given its word. It stands until this process lets flows
-    /// start, however far it has come in the step itself, and whether the store has answered it meanwhile: what the one
-    /// before has said is there for as long as its lease.
-    fn found_word(&self) -> bool {
-        !self.thawed && self.found_frozen == Some(true)
     }
 }
 
@@ -59,24 +39,25 @@ impl<P: Plane> Engine<P> {
         }
         stepping.heard = false;
         let since = *stepping.alone.get_or_insert_with(Instant::now);
-        let word = stepping.has_given_word();
-        let found = !word && stepping.found_word();
-        if found && (strict || stepping.born.elapsed() < LEASE) {
-            return true;
-        }
-        let lapses =
-            stepping.step.as_ref().map(|step| step.id()).filter(|_| word && strict && over);
-        if let Some(step) = lapses.filter(|step| stepping.lapsed != Some(*step)) {
-            stepping.lapsed = Some(step);
-            self.note(step, Did::Lapses);
-            return false;
-        }
-        if since.elapsed() < ALONE_PATIENCE || word && (strict || !over) {
-            return false;
-        }
+        let silence = Silence {
+            lasts: since.elapsed() >= ALONE_PATIENCE,
+            lease_is_over: over,
+            lease_before_is_over: stepping.born.elapsed() >= LEASE,
+        };
+        let word = match stepping.apart(stepping.at(), strict, silence) {
+            Apart::Follows => return false,
+            Apart::Waits => return true,
+            Apart::Lapses(step) => {
+                stepping.lapsed = Some(step);
+                self.note(step, Did::Lapses);
+                return false;
+            }
+            Apart::Starts { word } => word,
+        };
+        let found = stepping.found_word();
         if let (Some(step), true) = (stepping.step.clone(), stepping.frozen.is_some() || found) {
             warn!(step = step.number, "the store does not answer; flows start again");
-            if self.has_thawed(&step) && (word || found) {
+            if self.has_thawed(&step) && word {
                 self.take_back_word();
             }
         }
@@ -94,7 +75,7 @@ impl<P: Plane> Engine<P> {
             let _ = asks.try_send(Ask::Ack(ack));
         }
         let stepping = &mut fleet.stepping;
-        (stepping.left, stepping.acked, stepping.committed) = (Some(step), None, None);
+        stepping.takes_back(step);
     }
 
     /// What a process before this one has left, which is looked at once, before this one keeps any flow from starting.
@@ -119,7 +100,7 @@ impl<P: Plane> Engine<P> {
     pub(in crate::engine) fn is_in_doubt(&self) -> bool {
         let doubts = |fleet: &Fleet| {
             let stepping = &fleet.stepping;
-            let word = stepping.has_given_word() || stepping.found_word();
+            let word = stepping.has_given_word(stepping.at()) || stepping.found_word();
             word && stepping.alone.is_some_and(|since| since.elapsed() >= ALONE_PATIENCE)
         };
         self.is_withdrawn_when_apart() && self.fleet.as_ref().is_some_and(doubts)

@@ -13,32 +13,13 @@ impl<P: Plane> Engine<P> {
         let Some(fleet) = &mut self.fleet else { return };
         let stepping = &mut fleet.stepping;
         (stepping.step_at, stepping.news, stepping.heard) = (at, true, true);
-        let followed = stepping.step.as_ref().map(|step| (step.id(), step.stage));
-        let followed = followed.max(stepping.over.map(|id| (id, Stage::Done)));
-        let old = |step: &Step| followed.is_some_and(|followed| (step.id(), step.stage) < followed);
-        let step = step.filter(|step| !old(step));
-        stepping.outlived = step.is_none() && stepping.step.is_some();
-        let step = match step {
-            Some(step) => Some(Arc::new(*step)),
-            // The store has lost its data, or has those of a copy: what has begun ends as it can.
-            None => stepping.step.as_ref().map(|step| {
-                let committed = step.stage >= Stage::Commit;
-                Arc::new(if committed { step.onward().onward() } else { step.given_up() })
-            }),
-        };
-        if stepping.step != step {
-            // The table that was to be followed is lost, and another one takes its place.
-            let tables = |step: &Option<Arc<Step>>| {
-                step.as_ref().map(|step| (step.id(), step.stage, step.next_tables.clone()))
-            };
-            let (before, now) = (tables(&stepping.step), tables(&step));
-            if let (Some((id, Stage::Commit, was)), Some((same, Stage::Commit, is))) = (before, now)
-                && id == same
-                && was != is
-            {
-                (stepping.committed, stepping.acked) = (None, Some((id, Stage::Collect)));
-            }
-            (stepping.step, stepping.since, stepping.over) = (step, Instant::now(), None);
+        let own = stepping.step.clone();
+        let (step, outlived) = stepping.hears(own.as_deref(), step.map(|step| *step));
+        let step = step.map(Arc::new);
+        stepping.outlived = outlived;
+        if own != step {
+            stepping.turns_to(own.as_deref(), step.as_deref());
+            (stepping.step, stepping.since) = (step, Instant::now());
             if let Some((id, stage)) = stepping.step.as_ref().map(|step| (step.id(), step.stage)) {
                 self.note(id, Did::Hears(stage));
             }

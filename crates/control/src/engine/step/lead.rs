@@ -11,7 +11,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
+use weir_fleet::{Ask, FleetError, Lead, Leading, Patience, Pools, Share, Stage, Step, StepId};
 use weir_plane::Plane;
 
 impl<P: Plane> Engine<P> {
@@ -54,48 +54,49 @@ impl<P: Plane> Engine<P> {
                 }
                 let lost = self.can_step() && self.has_lost_table();
                 let Some(fleet) = &mut self.fleet else { return };
-                let led = |(id, by, at): (StepId, u64, Instant)| {
-                    (id, by) == (step.id(), term) && at.elapsed() < WORD
+                let led = |(which, by, at): (At, u64, Instant)| {
+                    (which, by) == (step.at(), term) && at.elapsed() < WORD
                 };
-                if step.stage == Stage::Collect && !fleet.stepping.led.is_some_and(led) {
-                    // What others have said so long ago they may have taken back by now, cut off as they are.
-                    info!(step = step.number, "given up: it was begun too long ago; tried again");
-                    return self.give_up(step, term);
-                }
-                if missing.is_empty() && step.stage == Stage::Collect {
-                    return self.lead_to_commit(step, term);
-                }
-                if missing.is_empty() {
-                    let next = Step { term, ..step.onward() };
-                    return self.write_step(next);
-                }
-                if step.stage == Stage::Commit && lost {
-                    warn!(
-                        step = step.number,
-                        "the table of who has led before is lost, and built anew"
-                    );
-                    fleet.fetching.found();
-                    return self.lead_to_commit(step, term);
-                }
-                // Whoever lags leads flows by another table, however long the others wait.
-                let awaited = fleet.with_report(|report| step.awaited(&missing, report));
-                let patience = match step.stage {
-                    Stage::Commit if awaited.is_empty() => Duration::ZERO,
-                    Stage::Prepare => PREPARE_PATIENCE,
-                    Stage::Collect if fleet.stepping.has_paused_long() => LONG_PATIENCE,
-                    Stage::Freeze | Stage::Collect => PATIENCE,
-                    Stage::Commit | Stage::Done => {
-                        let deaf = |report: &Report| step.may_not_know(&awaited, report);
-                        if fleet.with_report(deaf) { LEASE_PATIENCE } else { COMMIT_PATIENCE }
+                let (since, stepping) = (fleet.stepping.since.elapsed(), &fleet.stepping);
+                let (wrote, long) = (stepping.led.is_some_and(led), stepping.has_paused_long());
+                let patience_of = |patience| match patience {
+                    Patience::None => Duration::ZERO,
+                    Patience::Stage(Stage::Prepare) => PREPARE_PATIENCE,
+                    Patience::Stage(Stage::Collect) if long => LONG_PATIENCE,
+                    Patience::Stage(_) => PATIENCE,
+                    Patience::Commit => COMMIT_PATIENCE,
+                    Patience::Lease => LEASE_PATIENCE,
+                };
+                let is_over = |patience| since >= patience_of(patience);
+                let next = fleet.with_report(|report| {
+                    step.led(&Leading { missing: &missing, report, wrote, lost }, is_over)
+                });
+                match next {
+                    Lead::Waits => return,
+                    Lead::GivesUpOld => {
+                        // What others have said so long ago they may have taken back by now, cut off as they are.
+                        info!(
+                            step = step.number,
+                            "given up: it was begun too long ago; tried again"
+                        );
+                        return self.give_up(step, term);
                     }
-                };
-                if fleet.stepping.since.elapsed() < patience {
-                    return;
-                }
-                if step.stage >= Stage::Commit {
-                    let who = missing.join(", ");
-                    warn!(step = step.number, who, "goes on without who does not follow");
-                    return self.write_step(Step { term, ..step.onward() });
+                    Lead::Commits => return self.lead_to_commit(step, term),
+                    Lead::CommitsAnew => {
+                        warn!(
+                            step = step.number,
+                            "the table of who has led before is lost, and built anew"
+                        );
+                        fleet.fetching.found();
+                        return self.lead_to_commit(step, term);
+                    }
+                    Lead::GoesOn => return self.write_step(Step { term, ..step.onward() }),
+                    Lead::GoesOnWithout => {
+                        let who = missing.join(", ");
+                        warn!(step = step.number, who, "goes on without who does not follow");
+                        return self.write_step(Step { term, ..step.onward() });
+                    }
+                    Lead::GivesUp => {}
                 }
                 // Nothing has changed by it.
                 let (stage, who) = (step.stage, missing.join(", "));
@@ -105,7 +106,7 @@ impl<P: Plane> Engine<P> {
                     who,
                     "given up: not everybody came so far; tried again"
                 );
-                let words = self.given_up_words(step, &who, patience);
+                let words = self.given_up_words(step, &who, patience_of(Patience::Stage(stage)));
                 let Some(fleet) = &mut self.fleet else { return };
                 fleet.stepping.why = Some(words);
                 fleet.stepping.silent = missing;
@@ -317,8 +318,8 @@ impl<P: Plane> Engine<P> {
         let Some(document_at) = fleet.revision() else { return };
         let expected = fleet.stepping.step_at;
         fleet.stepping.writing = true;
-        if step.stage == Stage::Collect {
-            fleet.stepping.led = Some((step.id(), step.term, Instant::now()));
+        if matches!(step.stage, Stage::Freeze | Stage::Collect) {
+            fleet.stepping.led = Some((step.at(), step.term, Instant::now()));
         }
         debug!(step = step.number, stage = ?step.stage, "leads on");
         tokio::spawn(async move {

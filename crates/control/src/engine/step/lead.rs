@@ -11,7 +11,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use weir_fleet::{Ask, FleetError, Lead, Leading, Patience, Pools, Share, Stage, Step, StepId};
+use weir_fleet::{Ask, At, FleetError, Lead, Leading, Patience, Pools, Share, Stage, Step};
 use weir_plane::Plane;
 
 impl<P: Plane> Engine<P> {

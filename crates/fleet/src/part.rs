@@ -133,8 +133,10 @@ impl Part {
         (stored.or_else(|| own.map(ends)), outlived)
     }
 
-    /// It follows another step, or another stage, than it did.
-    pub fn turns_to(&mut self, own: Option<&Step>, next: Option<&Step>) {
+    /// It follows another step, or another stage, than it did. Returns whether it has to ask agents again what has begun:
+    /// what they have said before *collect*, for a table that was to be made up for, knows nothing of flows that others
+    /// have let start since.
+    pub fn turns_to(&mut self, own: Option<&Step>, next: Option<&Step>) -> bool {
         // The table that was to be followed is lost, and another one takes its place.
         if let (Some(was), Some(is)) = (own, next)
             && was.at() == is.at()
@@ -144,6 +146,8 @@ impl Part {
             (self.committed, self.acked) = (None, Some((is.id(), Stage::Collect)));
         }
         self.over = None;
+        let collects = next.filter(|next| next.stage >= Stage::Collect);
+        collects.is_some_and(|next| own.is_none_or(|own| own.at() < (next.id(), Stage::Collect)))
     }
 
     /// What it does while the store does not answer. `strict`: it is not announced while the others may go on by its word

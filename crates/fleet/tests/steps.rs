@@ -20,9 +20,18 @@ const ONE: Budget = Budget { flows: 1, steps: 1, cuts: 0, kills: 0, terms: 0 };
 const LIMIT: usize = 150_000;
 
 fn run(budget: Budget, way: (bool, bool), fault: Fault, limit: usize) -> Found {
+    searched(budget, way, fault, |rules| search::explore(rules, limit))
+}
+
+fn searched(
+    budget: Budget,
+    way: (bool, bool),
+    fault: Fault,
+    search: impl FnOnce(&mut Rules) -> Found,
+) -> Found {
     let (shared, strict) = way;
     let mut rules = Rules { budget, shared, strict, fault, excused: 0 };
-    let found = search::explore(&mut rules, limit);
+    let found = search(&mut rules);
     let verdict = match (&found.trace, found.complete) {
         (Some(_), _) => "VIOLATION",
         (None, true) => "safe",
@@ -98,4 +107,9 @@ fn every_part_is_needed() {
     ] {
         breaks(fault, budget);
     }
+    // What it takes is far from the beginning.
+    let budget = Budget { kills: 1, ..ONE };
+    let found =
+        searched(budget, WAYS[0], Fault::OldAnswers, |rules| search::depth_first(rules, 2_000_000));
+    assert!(found.trace.is_some(), "old answers go unnoticed: the search has no teeth");
 }

@@ -44,6 +44,8 @@ pub enum Fault {
     NoWord,
     /// The leader goes on by words that are old.
     OldWords,
+    /// What agents have said before *collect* counts in it.
+    OldAnswers,
     /// A process that has just begun does not say that packets follow the tables of the one before.
     RestartUnseen,
 }
@@ -260,13 +262,15 @@ impl World {
         }
     }
 
-    fn hears(&mut self, at: usize) {
+    fn hears(&mut self, at: usize, fault: Fault) {
         let (step, seen) = (self.step.clone(), self.seen);
         let node = &mut self.nodes[at];
         let (next, _) = node.part.hears(Some(&node.step.0), Some((*step.0).clone()));
         let next = next.map_or(step, Shown::new);
         if next != node.step {
-            node.part.turns_to(Some(&node.step.0), Some(&next.0));
+            if node.part.turns_to(Some(&node.step.0), Some(&next.0)) && fault != Fault::OldAnswers {
+                node.listed = None;
+            }
             node.step = next;
         }
         node.seen = seen;
@@ -649,7 +653,7 @@ impl Rules {
             );
         }
         if node.runs && !node.cut {
-            next.may(|| format!("{at} hears the store"), |world| world.hears(at));
+            next.may(|| format!("{at} hears the store"), |world| world.hears(at, self.fault));
             let sign = Signed { id: node.id, steps: !node.settles };
             if world.seen.signs[at] != Some(sign) {
                 next.may(|| format!("{at} signs"), |world| world.signs(at));

@@ -18,7 +18,9 @@ impl<P: Plane> Engine<P> {
         let step = step.map(Arc::new);
         stepping.outlived = outlived;
         if own != step {
-            stepping.turns_to(own.as_deref(), step.as_deref());
+            if stepping.turns_to(own.as_deref(), step.as_deref()) {
+                stepping.asked = None;
+            }
             (stepping.step, stepping.since) = (step, Instant::now());
             if let Some((id, stage)) = stepping.step.as_ref().map(|step| (step.id(), step.stage)) {
                 self.note(id, Did::Hears(stage));

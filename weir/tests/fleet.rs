@@ -746,6 +746,8 @@ fn a_certificate_that_ends_holds_nobody_else_up() {
     fleet.reshuffle().unwrap();
     assert_unbroken(&mut held, "spread anew");
     show("new");
+    let said = all[late].command(&["reload"]).unwrap();
+    assert!(!said.contains("agents: "), "{said}");
     common::eventually("it has made up for it", || !behind());
     agree(&fleet);
     fleet.reshuffle().unwrap();

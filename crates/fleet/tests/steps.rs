@@ -62,10 +62,7 @@ fn safe_up_to(budget: Budget, deep: usize) {
     for way in WAYS {
         let found = run(budget, way, Fault::None, if search::deep() { deep } else { LIMIT });
         assert!(found.trace.is_none(), "a connection breaks");
-        assert!(
-            found.complete || !search::deep() || deep < usize::MAX,
-            "not explored to the end"
-        );
+        assert!(found.complete || !search::deep() || deep < usize::MAX, "not explored to the end");
     }
 }
 

@@ -573,3 +573,28 @@ fn a_log_of_changes_that_was_cut_off_is_said() {
     let whole = fs::metadata(&log).unwrap().len();
     assert_eq!(cut_to(whole - 1), "[]");
 }
+
+/// Who was alone and is to join a fleet whose store does not answer takes no service away by which packets go.
+#[test]
+fn a_store_that_does_not_answer_takes_no_service_away() {
+    let _alone = common::alone();
+    let lab = common::lab(POOL);
+    let balancer = common::start(&lab, "jet", POOL);
+    let mut held = common::hold(&lab, WEB4, 20);
+    stop(&balancer);
+    let alone = fs::read_to_string(balancer.config()).unwrap();
+    let store = "[store]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]\nwait = \"1s\"\n";
+    fs::write(balancer.config(), format!("{alone}\n{store}")).unwrap();
+    let file = balancer.config().display().to_string();
+    let output = common::weir_in(&lab, &["run", "--config", &file]);
+    let said = common::stderr(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    for words in ["never heard of its fleet", "Nothing has changed", "--break-connections"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let troubles = common::troubles(&mut held);
+    assert!(troubles.is_empty(), "{troubles:#?}");
+    fs::write(balancer.config(), alone).unwrap();
+    balancer.launch().unwrap();
+    common::assert_unbroken(&mut held, "alone again", &balancer);
+}

@@ -54,6 +54,9 @@ pub async fn run(
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane).map_err(to_be_made)?;
     let start = begin(config, instead, config_path, plane).await?;
+    if !breaking && let Some(why) = start.takes_away(config_path, plane) {
+        return Err(EngineError::Conflict(why).into());
+    }
     let config = &start.config;
     if let Some(aside) = &config.offload_aside {
         warn!("{aside}");

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use weir_fleet::text::{self, Parts};
 use weir_fleet::{Cache, Document, FleetError, Store, cache_path};
 
+/// What is said of a store that does not answer to who has never heard of its fleet.
+const NOTHING_YET: &str = "; without it nothing is served yet";
+
 /// What a start goes by.
 pub struct Start {
     /// The whole configuration.
@@ -62,7 +65,7 @@ pub async fn begin(
             let error = error.by(store);
             notes.push(match &cache.document {
                 Some(kept) => format!("{error}; this start goes on with change {}", kept.change),
-                None => format!("{error}; without it nothing is served yet"),
+                None => format!("{error}{NOTHING_YET}"),
             });
             // Its own file says nothing of what the others do.
             if cache.document.is_none() {
@@ -119,6 +122,26 @@ pub async fn begin(
     }
     let fleet = Some(Begun { cache, step, own, joined, left, followed, notes });
     Ok(Start { config: parsed, fleet, instead, before })
+}
+
+impl Start {
+    /// Why a start is not made that knows nothing of its fleet, as the store does not answer: packets go by the services of
+    /// a process before it, which it would take away.
+    pub fn takes_away(&self, path: &Path, plane: Option<PlaneKind>) -> Option<String> {
+        let fleet = self.fleet.as_ref().filter(|fleet| !fleet.followed)?;
+        if fleet.cache.document.is_some() {
+            return None;
+        }
+        let services = last_good::find(path, plane)?.config.services.len();
+        let why = fleet.notes.last().map_or("", |note| note.trim_end_matches(NOTHING_YET));
+        (services > 0).then(|| {
+            format!(
+                "{why}, and this balancer has never heard of its fleet: its start would take away {services} services \
+                 that packets go by now, and end their connections. Nothing has changed; mend [store], or put the \
+                 file back as it was; --break-connections does it all the same"
+            )
+        })
+    }
 }
 
 /// What there is to tell of a document that is not followed.

@@ -18,7 +18,7 @@ use world::{Budget, Fault, Rules};
 const ONE: Budget = Budget { flows: 1, steps: 1, cuts: 0, kills: 0, terms: 0 };
 
 /// States after which a search ends that is not deep.
-const LIMIT: usize = 150_000;
+const LIMIT: usize = 80_000;
 /// States after which a deep search of a large world ends.
 const LARGE: usize = 10_000_000;
 

@@ -133,13 +133,12 @@ impl<P: Plane> Engine<P> {
             can && service.agreed.is_some() && (!service.dead_here.is_empty() || down())
         };
         for service in self.services.values_mut().filter(concerns) {
-            // Who is not in force has no rows: it may have just been added, and a step is to bring it.
-            let agreed = service.agreed.iter().flatten().filter(|share| !share.down);
-            let in_force: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
+            let agreed = service.agreed.iter().flatten().filter(|share| share.down);
+            let known: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
             let dead = service.pool.iter().filter(|member| {
                 let unheard =
                     member.down_since.is_none_or(|since| service.is_unheard(member, since));
-                !member.up && (alone || unheard) && in_force.contains(member.wanted.name.as_str())
+                !member.up && (alone || unheard) && !known.contains(member.wanted.name.as_str())
             });
             let mut dead: BTreeSet<String> =
                 dead.map(|member| member.wanted.name.clone()).collect();

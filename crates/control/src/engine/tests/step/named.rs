@@ -116,35 +116,6 @@ fn who_kept_off_alone_waits_for_a_table() {
     fleet.agree();
 }
 
-/// A backend that was added, and that no step has brought yet, has no flows to keep from it: no balancer makes its table
-/// anew by itself, which might not know of what has begun.
-#[test]
-fn who_has_not_come_yet_is_kept_off_by_nobody() {
-    for method in [CONCURY, RESIDUE] {
-        let mut fleet = one_fleet(method);
-        let alone = (fleet.leader + 1) % BALANCERS;
-        fleet.dead.insert(4);
-        fleet.pool.insert(4, 1);
-        fleet.propose(alone);
-        while !fleet.members[alone].items.is_empty() {
-            fleet.hear(alone);
-        }
-        fleet.check_health(alone, 4);
-        let member = fleet.engine(alone).services["a"].member("b4");
-        assert!(member.is_some_and(|member| !member.up), "{}", fleet.stands());
-        let (before, begun) = (fleet.engine(alone).services["a"].generation, Instant::now());
-        while begun.elapsed() < Duration::from_secs(3) {
-            fleet.turn(alone);
-            assert!(!fleet.keeps_off(alone));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        assert_eq!(fleet.engine(alone).services["a"].generation, before);
-        fleet.dead.remove(&4);
-        fleet.rest();
-        fleet.agree();
-    }
-}
-
 /// A control plane dies while its packets keep flows from starting, and the step is given up without it: flows start
 /// before its agents have listed what they hold.
 #[test]
